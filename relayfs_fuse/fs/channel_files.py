@@ -1,4 +1,6 @@
-"""The nodes of a channel's buffers, of any type: relay files, memory files, and those of damaged channels."""
+"""The nodes of a channel's buffers, of any type: relay files, memory files, what merges them, and those of damaged
+channels.
+"""
 
 from __future__ import annotations
 
@@ -7,23 +9,30 @@ import os
 import re
 import stat
 import weakref
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from relayfs_fuse import native
 from relayfs_fuse.fs.attributes import Attributes
 from relayfs_fuse.fs.kinds.base import BLOCK_SIZE
 from relayfs_fuse.fs.kinds.handles import TOKEN_BYTES, HoldHandle, MemHandle
+from relayfs_fuse.fs.merged import MergedFile, Sort
 from relayfs_fuse.fs.nodes import Node, TextFile, failure
 from relayfs_fuse.native.tables import PERMS
+from relayfs_fuse.reading.records import Records
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator, Sequence
 
     from relayfs_fuse.fs.kinds.base import Backing, Stored
+    from relayfs_fuse.fs.kinds.channel import StoredChannel
     from relayfs_fuse.fs.kinds.damaged import DamagedChannel
     from relayfs_fuse.fs.kinds.handles import Handle
     from relayfs_fuse.fs.opener import Opening
     from relayfs_fuse.fs.store import Store
+
+MERGED_FORMATS = {"merged": "records", "merged.json": "records.json"}
 
 # The token of a MemHandle in hexadecimal, as it stands in the name of a HoldFile.
 TOKEN = re.compile(f"[0-9a-f]{{{2 * TOKEN_BYTES}}}")
@@ -164,6 +173,33 @@ class MemFile(BufferFile):
         if opening.truncates:
             raise failure(errno.EPERM)
         return MemHandle(self.stored, opening)
+
+
+@contextmanager
+def _follow(memory: type[native.ChannelMemory], stored: Sequence[Stored[Any]], say: Callable[[str], None]) -> Iterator[Records]:
+    with ExitStack() as stack:
+        memories = []
+        for one in stored:
+            memories.append(memory.of_descriptor(one.descriptor))
+            stack.callback(memories[-1].close)
+        stack.pop_all()
+        with Records(memories, say) as records:
+            yield records
+
+
+def merged_of(channel: StoredChannel) -> Iterator[MergedFile]:
+    """Yield the files `merged` and `merged.json` of a channel, if its records have times."""
+    if not channel.stats.times:
+        return
+
+    def owner() -> tuple[int, int, int]:
+        status = os.fstat(stored[0].descriptor)
+        return stat.S_IMODE(status.st_mode) & 0o444, status.st_uid, status.st_gid
+
+    stored = tuple(channel.buffers)
+    for name, file_format in MERGED_FORMATS.items():
+        follow = partial(_follow, channel.kind.memory, stored)
+        yield MergedFile(name, Sort(channel.path, file_format, follow, owner))
 
 
 class DamagedFile(Node):

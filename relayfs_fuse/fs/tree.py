@@ -4,7 +4,8 @@
     DIR/...            plain directories, as in the store
     TRACE/PROCESS/     what a process writes to a trace (traces/registry.py)
     PATH0 ..           relay files
-    .channels/PATH/    the statistics of a channel; in it bufferN/, those of a buffer, and memN, the buffer's memory
+    .channels/PATH/    the statistics of a channel; in it bufferN/, those of a buffer, memN, the buffer's memory, and
+                       merged and merged.json, if its records have times
 
 This module does not know the kernel's requests; requests/names.py answers them from the tree.
 """
@@ -19,7 +20,7 @@ from itertools import starmap
 from typing import TYPE_CHECKING, Any
 
 from relayfs_fuse.errors import CommandError
-from relayfs_fuse.fs.channel_files import DamagedFile, MemFile, RelayFile
+from relayfs_fuse.fs.channel_files import DamagedFile, MemFile, RelayFile, merged_of
 from relayfs_fuse.fs.kinds import stats
 from relayfs_fuse.fs.nodes import Directory, Node, StatsDirectory, TextFile, TraceDirectory
 
@@ -212,6 +213,7 @@ class Tree:
     def channel_stats(self, channel: StoredChannel) -> Iterator[Node]:
         """Yield new nodes for the directory .channels/PATH of a channel."""
         yield from starmap(TextFile, stats.of_channel(channel))
+        yield from merged_of(channel)
         for stored in channel.buffers:
             yield MemFile(f"mem{stored.index}", stored)
             yield StatsDirectory(f"buffer{stored.index}", self, partial(_buffer_stats, channel, stored))

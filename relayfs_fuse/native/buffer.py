@@ -11,6 +11,12 @@ from relayfs_fuse.native.memory import ChannelMemory
 if TYPE_CHECKING:
     from typing_extensions import Buffer as AnyBuffer
 
+    from relayfs_fuse.native.merge import Merge
+
+
+# Bytes of struct relay_timed_head, which is before each record with `times`.
+HEAD_BYTES = ffi.sizeof("struct relay_timed_head")
+
 
 class Stats(library.Fields):
     """Statistics of a buffer: the fields of struct relay_stats, and values computed from them."""
@@ -30,7 +36,7 @@ class Stats(library.Fields):
     @property
     def largest_record(self) -> int:
         """Bytes of the largest record that fits."""
-        return self.largest_offset - self.start_reserve
+        return self.largest_offset - self.start_reserve - (HEAD_BYTES if self.times else 0)
 
     @property
     def consumed_bytes(self) -> int:
@@ -85,10 +91,23 @@ class Buffer(ChannelMemory):
         self.check(lib.relay_buf_stats(self._open, stats))
         return Stats(stats)
 
+    def add_to(self, merge: Merge, process: int, cpu: int) -> None:
+        """Add it to a merge."""
+        merge.add_buffer(process, cpu, self, is_new=False)
+
     def write(self, data: AnyBuffer) -> None:
         """Write one record."""
         view = ffi.from_buffer(data)
         self.check(lib.relay_buf_write(self._open, view, len(view)))
+
+    def read_records(self, size: int, most: int) -> bytes:
+        """Consume and return whole records of a buffer with `times`, without their heads; empty if there are none.
+
+        size: the most bytes; OSError EMSGSIZE: the first record does not fit
+        most: the most records; 0: as many as fit
+        """
+        data = ffi.new("char[]", size)
+        return bytes(ffi.buffer(data, self.check(lib.relay_buf_read_records(self._open, data, size, most))))
 
     def refuse_too_large(self, length: int) -> None:
         """Count a record as too large, and raise the error that says so."""

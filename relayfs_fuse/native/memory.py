@@ -12,6 +12,8 @@ from relayfs_fuse.native import library
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from relayfs_fuse.native.merge import Merge
+
 # The most mem files that wait_any() sleeps on.
 WAIT_MAX = 127
 
@@ -59,6 +61,10 @@ class ChannelMemory(library.Memory):
     @abstractmethod
     def stats(self) -> library.Fields:
         """Return all statistics at one moment."""
+
+    @abstractmethod
+    def add_to(self, merge: Merge, process: int, cpu: int) -> None:
+        """Add it to a merge, as the stream of a CPU; OSError: EINVAL unless its records have times, EBADMSG."""
 
     def state(self) -> int:
         """Return what there is to read, as HAS_ and IS_ bits; of a ring, discards reservations of dead threads."""

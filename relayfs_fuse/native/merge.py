@@ -14,11 +14,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from relayfs_fuse.native.buffer import Buffer
+    from relayfs_fuse.native.ring import RingMemory
 
 EVER = (1 << 64) - 1
 FORMATS = {
     "text": lib.RELAY_EXPORT_TEXT, "json": lib.RELAY_EXPORT_JSON,
     "chrome": lib.RELAY_EXPORT_CHROME, "perfetto": lib.RELAY_EXPORT_PERFETTO,
+    "records": lib.RELAY_EXPORT_RECORDS, "records.json": lib.RELAY_EXPORT_RECORDS_JSON,
 }  # fmt: skip
 TIMES = {
     "clock": lib.RELAY_EXPORT_CLOCK, "date": lib.RELAY_EXPORT_DATE,
@@ -130,6 +132,10 @@ class Merge(library.Handle):
         """
         added = lib.relay_merge_add_buffer(self._open, process, cpu, buffer.pointer, is_new)
         library.check(added, buffer.path)
+
+    def add_ring(self, process: int, cpu: int, ring: RingMemory) -> None:
+        """Add a ring with `times`; it stays open as a buffer does."""
+        library.check(lib.relay_merge_add_ring(self._open, process, cpu, ring.pointer), ring.path)
 
     def look(self, *, consumes: bool) -> int:
         """Read all buffers, so that their events can be given out; return the time just before, in ns since 1970.

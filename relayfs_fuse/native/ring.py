@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
     from typing_extensions import Buffer as AnyBuffer
 
+    from relayfs_fuse.native.merge import Merge
+
 NO_WAKEUP: int = lib.RELAY_RING_NO_WAKEUP
 FORCE_WAKEUP: int = lib.RELAY_RING_FORCE_WAKEUP
 WILL_RETRY: int = lib.RELAY_RING_WILL_RETRY
@@ -27,6 +29,8 @@ OVERWRITE_POS: int = lib.RELAY_RING_OVERWRITE_POS
 
 # Bytes of a record's header; a record takes a multiple of this.
 HEADER_BYTES = 8
+# Bytes of its time, with `times`, which is between header and record.
+TIME_BYTES: int = lib.RELAY_RING_TIME_BYTES
 
 
 class RingStats(library.Fields):
@@ -45,7 +49,7 @@ class RingStats(library.Fields):
     @property
     def largest_record(self) -> int:
         """Bytes of the largest record that fits."""
-        return self.ring_size - HEADER_BYTES
+        return self.ring_size - HEADER_BYTES - (TIME_BYTES if self.times else 0)
 
 
 def ring_file_bytes(ring_size: int) -> int:
@@ -89,6 +93,10 @@ class RingMemory(ChannelMemory):
         self.check(lib.relay_ring_stats(self._open, stats))
         return RingStats(stats)
 
+    def add_to(self, merge: Merge, process: int, cpu: int) -> None:
+        """Add it to a merge."""
+        merge.add_ring(process, cpu, self)
+
     def skip(self) -> None:
         """Skip the discarded records before the next one, as a reader does; EBUSY: another reader is consuming."""
         self.check(lib.relay_ring_skip(self._open))
@@ -102,7 +110,7 @@ class RingMemory(ChannelMemory):
         view = ffi.from_buffer(data)
         result = int(lib.relay_ring_output(self._open, view, len(view), 0))
         if result == -errno.EAGAIN:
-            too_large = len(view) + 2 * HEADER_BYTES > lib.relay_ring_query(self._open, RING_SIZE)
+            too_large = len(view) + HEADER_BYTES > self.stats().largest_record
             result = -errno.EMSGSIZE if too_large else -errno.ENOSPC
         self.check(result)
 

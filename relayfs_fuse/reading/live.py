@@ -1,6 +1,6 @@
 """The events of a trace while programs write them, of all processes and CPUs, in the order of their times.
 
-While a recorder runs, nothing is consumed, so it gets the same events: see native/src/merge/buffer.c. If a process
+While a recorder runs, nothing is consumed, so it gets the same events: see native/src/merge/live.c. If a process
 damages its memory, only the events of this process end.
 """
 

@@ -402,8 +402,13 @@ def _conversion(origin: Origin, clocks: Clocks) -> tuple[int, int, int]:
     clocks are converted to the same time, so events of traces with any of them are sorted correctly.
     """
     freq = CLOCKS[origin.clock].freq or _measured(origin, clocks)
-    offset_s, rest = divmod(origin.real * freq - origin.made * NS, NS * freq)
-    return freq, offset_s, rest // NS
+    return (freq, *offset_of(freq, origin.real, origin.made))
+
+
+def offset_of(freq: int, real_ns: int, ticks: int) -> tuple[int, int]:
+    """Return seconds and ticks between 1970 and the zero of a clock that showed so many ticks at a time."""
+    offset_s, rest = divmod(real_ns * freq - ticks * NS, NS * freq)
+    return offset_s, rest // NS
 
 
 def _measured(origin: Origin, clocks: Clocks) -> int:

@@ -54,7 +54,7 @@ extern "C" {
 #define RELAY_LINE __attribute__((aligned(64))) /* a cache line of its own */
 
 #define RELAY_MAGIC 0x31305346594c4552ull /* "RELYFS01", little-endian */
-#define RELAY_LAYOUT_VERSION 7u
+#define RELAY_LAYOUT_VERSION 8u
 
 enum {
 	RELAY_PAGE_BYTES = 4096,
@@ -135,7 +135,7 @@ struct relay_subbuf {
 	uint64_t holes; /* RELAY_HOLES | position of its last discarded record; another position: there is none */
 	uint64_t start_time_ns; /* CLOCK_REALTIME when it began; with a timestamp only */
 	uint64_t start_clock;   /* the same moment by CLOCK_MONOTONIC, ns, or by the TSC */
-	uint64_t start_lost;    /* records refused before it began, for any reason. Only in a format with packets */
+	uint64_t start_lost;    /* records refused before it began, for any reason. Only with packets or `times` */
 	uint64_t unused;
 };
 
@@ -220,7 +220,19 @@ enum relay_format { RELAY_STREAM = 0, RELAY_PACKETS = 1 };
 	uint32_t timestamp;         /* enum relay_timestamp */                                                  \
 	uint32_t start_reserve, end_reserve, channel_start_reserve;                                             \
 	uint32_t format; /* enum relay_format: packets need a timestamp and a start_reserve for their header */ \
-	uint32_t pid     /* the process that writes, in a format with packets; 0: several processes */
+	uint32_t pid;    /* the process that writes, in a format with packets; 0: several processes */          \
+	uint32_t times   /* enum relay_timestamp: the clock of each record's own time (struct relay_timed_head) */
+
+/*
+ * What is before each record in a buffer with `times`. It is the head of a trace's event of id 0 whose only field is the record, of
+ * the type bytes (trace_store.h). The clock is read when the record's position is known, so that times are in the order of positions.
+ */
+struct relay_timed_head {
+	uint16_t extended; /* RELAY_TRACE_EXTENDED */
+	uint16_t id;       /* 0 */
+	uint32_t time[2];  /* its lower and its upper half */
+	uint32_t length;   /* bytes of the record, which follow */
+};
 
 /* The parameters of the buffer. Constant after creation. */
 struct relay_geometry {
@@ -232,8 +244,8 @@ struct relay_geometry {
 	uint64_t file_bytes;  /* the whole file */
 	uint32_t n_buffers;   /* of the channel */
 	uint32_t n_claims;
-	RELAY_OPTION_FIELDS; /* scheme is never ANY */
-	uint32_t unused[7];
+	RELAY_OPTION_FIELDS; /* scheme is never ANY; with `times`, timestamp is the same clock */
+	uint32_t unused[6];
 };
 RELAY_STATIC_ASSERT(sizeof(struct relay_geometry) == 128, "a new option's field is taken from `unused`");
 
@@ -321,6 +333,7 @@ RELAY_STATIC_ASSERT(sizeof(struct relay_claim) == RELAY_CLAIM_BYTES, "one line p
 RELAY_STATIC_ASSERT(offsetof(struct relay_claim, owner) == RELAY_CLAIM_OWNER_AT, "one offset for buffers and rings");
 RELAY_STATIC_ASSERT(sizeof(struct relay_subbuf) == 64, "one line per entry");
 RELAY_STATIC_ASSERT(sizeof(struct relay_hole) == 16, "part of the format");
+RELAY_STATIC_ASSERT(sizeof(struct relay_timed_head) == 16, "part of the format");
 RELAY_STATIC_ASSERT(sizeof(struct relay_consumer) == 128, "two lines per copy");
 RELAY_STATIC_ASSERT(sizeof(struct relay_geometry) == 128, "two lines of constants");
 RELAY_STATIC_ASSERT(sizeof(struct relay_control) <= RELAY_PAGE_BYTES, "the control page is one page");

@@ -22,6 +22,7 @@
 #ifndef RELAYFS_MERGE_H
 #define RELAYFS_MERGE_H
 
+#include <relayfs/ring.h>
 #include <relayfs/trace_store.h>
 #include <stdbool.h>
 #include <sys/types.h>
@@ -74,16 +75,20 @@ int relay_merge_add_files(struct relay_merge *merge, int process, uint32_t cpu, 
                           size_t n_paths);
 
 /*
- * Add the stream of a CPU as a buffer to which programs may be writing. Its data is consumed only by relay_merge_look()
- * with `consumes`.
+ * Add the stream of a CPU as a buffer to which programs may be writing: of a trace, or of a channel with `times`, whose
+ * records are events of id 0 with a field of the type bytes. Its data is consumed only by relay_merge_look() with `consumes`.
  *
  * buf     stays the caller's, who must keep it mapped until the process is removed or the merge is freed
  * is_new  also count events that were lost before this call, because no reader has counted them yet
  *
- * 0; -ENOMEM; -EINVAL: there is no such process, its `clock` is 0, `buf` has no packets, or the merge is exported as
- * RELAY_EXPORT_CHROME or RELAY_EXPORT_PERFETTO.
+ * 0; -ENOMEM; -EINVAL: there is no such process, its `clock` is 0, `buf` has neither packets nor `times`, or the merge is
+ * exported as RELAY_EXPORT_CHROME or RELAY_EXPORT_PERFETTO.
  */
 int relay_merge_add_buffer(struct relay_merge *merge, int process, uint32_t cpu, struct rchan_buf *buf, bool is_new);
+
+/* Add a ring of a channel with `times`, which may be written to, and of which nothing is consumed; it stays the caller's as above. Returns as
+ * relay_merge_add_buffer(); -EBADMSG: it is damaged. */
+int relay_merge_add_ring(struct relay_merge *merge, int process, uint32_t cpu, struct relay_ring *ring);
 
 /*
  * Copy the next piece of each buffer, unless too many bytes of earlier pieces wait to be output. The caller can then
@@ -150,7 +155,9 @@ enum relay_export_format {
 	RELAY_EXPORT_TEXT = 0,
 	RELAY_EXPORT_JSON = 1,    /* an object a line */
 	RELAY_EXPORT_CHROME = 2,  /* Chrome's trace events */
-	RELAY_EXPORT_PERFETTO = 3 /* protobuf */
+	RELAY_EXPORT_PERFETTO = 3, /* protobuf */
+	RELAY_EXPORT_RECORDS = 4, /* of channels with `times`: the records, as lines */
+	RELAY_EXPORT_RECORDS_JSON = 5 /* an object a line */
 };
 
 /* How RELAY_EXPORT_TEXT shows times: local time of day; local date and time; seconds since the first event; seconds

@@ -18,6 +18,9 @@
  *     length | BUSY | DISCARD    32 bits; BUSY: reserved, not yet committed; DISCARD: to be skipped
  *     page                       32 bits: how many pages the header's page lies behind the kernel's map structure
  *
+ * In a ring with `times` the first 8 bytes of each record are its time, and the bytes that its producer wrote follow. The clock is
+ * read when the record's position is known, so that times are in the order of positions.
+ *
  * The kernel maps the data twice, back to back, so that a record that crosses the end is contiguous. Here the rest of
  * such a record is stored behind the end instead: headers lie in the first `size` bytes only. As in the kernel the ring is
  * never quite full: producer - consumer < size.
@@ -35,7 +38,7 @@ extern "C" {
 #endif
 
 #define RELAY_RING_MAGIC 0x31474e4952594c52ull /* "RLYRING1", little-endian */
-#define RELAY_RING_VERSION 3u
+#define RELAY_RING_VERSION 4u
 
 #define RELAY_RING_BUSY (1u << 31)
 #define RELAY_RING_DISCARD (1u << 30)
@@ -45,6 +48,7 @@ extern "C" {
 
 enum {
 	RELAY_RING_HEADER_BYTES = 8,
+	RELAY_RING_TIME_BYTES = 8, /* of a record's time, with `times` */
 	RELAY_RING_FIRST_PAGE = 3, /* second header word of a record in the data's first page */
 	RELAY_RING_N_READY = 1024, /* at most so many reserved records have not been passed by the producer position */
 	/* Bytes between ready and claims; the rest of the page follows the claims. A load waits for an earlier store to
@@ -115,7 +119,8 @@ struct relay_ring_claim {
 	uint32_t scheme;  /* RELAY_ANY_SCHEME; RELAY_RSEQ, per CPU only; RELAY_LOCKLESS */ \
 	uint32_t buffers; /* enum relay_buffers */                                         \
 	uint32_t read;    /* enum relay_read. This and framing are for file servers */     \
-	uint32_t framing  /* enum relay_framing */
+	uint32_t framing; /* enum relay_framing */                                         \
+	uint32_t times    /* enum relay_timestamp: the clock of each record's own time */
 
 /* The parameters of the ring. Constant after creation. */
 struct relay_ring_geometry {
@@ -128,7 +133,7 @@ struct relay_ring_geometry {
 	uint32_t n_claims;
 	uint32_t n_ready;
 	RELAY_RING_OPTION_FIELDS; /* scheme is never ANY */
-	uint32_t unused[16];
+	uint32_t unused[15];
 };
 RELAY_STATIC_ASSERT(sizeof(struct relay_ring_geometry) == 128, "a new option's field is taken from `unused`");
 

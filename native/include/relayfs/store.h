@@ -332,6 +332,13 @@ struct relay_span {
 int relay_consume_begin(struct rchan_buf *buf, size_t max_bytes, struct relay_span *spans, size_t n_spans,
                         size_t *total);
 
+/*
+ * Consume whole records of a buffer with `times`, and copy them without their heads to `to`: as many as fit into `size` bytes, and at most
+ * `most` (0: any number). What has no head is copied as it is. Returns the number of bytes; 0: there is none; -EMSGSIZE: the first record is
+ * longer; or as begin().
+ */
+ssize_t relay_buf_read_records(struct rchan_buf *buf, void *to, size_t size, size_t most);
+
 /* As begin(), behind the next `skip` bytes of data, which end() consumes with the rest; *end is the stream position
  * (bytes written before it) behind the pieces. With abort() it reads ahead without consuming. */
 int relay_consume_begin_behind(struct rchan_buf *buf, uint64_t skip, size_t max_bytes, struct relay_span *spans,

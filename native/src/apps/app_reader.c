@@ -17,6 +17,7 @@
 
 #include "base/futex.h"
 #include "buffer/consume.h"
+#include "buffer/timed.h"
 
 #include <poll.h>
 #include <sched.h>
@@ -110,7 +111,7 @@ static int take_from_memory(struct app_reader *reader, bool finished_only)
 		if (err || !(relay_buf_state(buf) & RELAY_HAS_FINISHED))
 			return err;
 	}
-	int n = relay_consume_begin(buf, SIZE_MAX, &span, 1, &total);
+	int n = relay_consume_piece(buf, &span);
 	if (n == 1 && finished_only && is_held_back(buf)) {
 		relay_consume_abort(buf);
 		return 0;

@@ -64,6 +64,9 @@ enum relay_subbuf_start {
 	RELAY_SUBBUF_START_DAMAGED
 };
 
+/* rchan_buf.reserve in a buffer with `times`, so that relay_reserve_here() needs no further comparison for others. */
+enum { RELAY_RESERVE_TIMED = 2, RELAY_HEAD_BYTES = sizeof(struct relay_timed_head) };
+
 /* At most so many packets are passed to a reader at once. */
 enum { RELAY_N_PACKETS = 256 };
 
@@ -88,7 +91,8 @@ struct rchan_buf {
 	struct relay_claim_table claim_table; /* the owners of `claims` */
 	char *relay_file; /* path of the mount's file, through which threads write that cannot write here; NULL: none */
 	void *hold;       /* a mapped page of a file of the mount, see relay_buf_hold(); or NULL */
-	uint32_t reserve; /* enum relay_reserve */
+	uint32_t reserve; /* enum relay_reserve, or RELAY_RESERVE_TIMED */
+	bool is_timed;    /* records have heads: struct relay_timed_head */
 	uint32_t timestamp; /* enum relay_timestamp */
 	uint32_t start_reserve, channel_start_reserve;
 	/* upper 16 bits of start_clock of the current sub-buffer or an earlier one; a time with the same upper bits

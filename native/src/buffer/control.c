@@ -16,6 +16,7 @@
 #include "buffer/reserve.h"
 #include "buffer/subbuf_start.h"
 #include "buffer/try_reserve.h"
+#include "buffer/timed.h"
 #include "buffer/write.h"
 
 #include <string.h>
@@ -120,6 +121,8 @@ struct record {
 static int write_step(struct rchan_buf *buf, const void *arg)
 {
 	const struct record *record = arg;
+	if (buf->is_timed)
+		return relay_timed_write(buf, record->data, record->length, false);
 	if (buf->scheme == RELAY_RSEQ)
 		return relay_write_rseq_slow(buf, record->data, record->length, NULL, false);
 	return relay_write_shared(buf, record->data, record->length, NULL, false);
@@ -145,7 +148,7 @@ static int write_noted(struct rchan_buf *buf, const void *data, size_t length)
 int relay_buf_write(struct rchan_buf *buf, const void *data, size_t length)
 {
 	/* Channels of classic.h never have scheme rseq, so that this need not run on a certain CPU. */
-	bool is_noted = length && buf->scheme != RELAY_RSEQ && relay_deliveries_wanted(buf);
+	bool is_noted = length && !buf->is_timed && buf->scheme != RELAY_RSEQ && relay_deliveries_wanted(buf);
 	int err = is_noted ? write_noted(buf, data, length) : on_cpu(buf, write_step, &(struct record){data, length});
 	/* If the file was truncated, the SIGBUS handler of base/mapping.c has mapped zero pages, into
 	 * which the record was written. */

@@ -227,7 +227,7 @@ static int copy(struct relay_follow *follow, struct relay_piece *piece, void *to
 
 int relay_follow_copy(struct relay_follow *follow, struct relay_piece *piece, void *to, size_t size)
 {
-	if (!follow->buf->packets)
+	if (!follow->buf->packets && !follow->buf->is_timed)
 		return -EINVAL;
 	pthread_mutex_lock(&follow->buf->walking);
 	int result = copy(follow, piece, to, size);

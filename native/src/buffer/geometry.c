@@ -38,15 +38,21 @@ uint64_t relay_buf_file_bytes(uint64_t subbuf_size, uint64_t n_subbufs)
 	return relay_layout_of(subbuf_size, n_subbufs, &layout) ? layout.file_bytes : 0;
 }
 
-bool relay_reserves_fit(uint64_t subbuf_size, uint64_t start, uint64_t end, uint64_t channel_start)
+bool relay_reserves_fit(uint64_t subbuf_size, uint64_t start, uint64_t end, uint64_t channel_start, uint32_t times)
 {
-	return start + end + channel_start < subbuf_size;
+	return start + end + channel_start + (times ? sizeof(struct relay_timed_head) : 0) < subbuf_size;
 }
 
 bool relay_format_fits(uint32_t format, uint32_t timestamp, uint64_t start_reserve, uint32_t mode)
 {
 	return format == RELAY_STREAM || (format == RELAY_PACKETS && timestamp != RELAY_NO_TIMESTAMP &&
 	                                  start_reserve == sizeof(struct relay_packet) && mode != RELAY_CALLBACK);
+}
+
+bool relay_times_fit(uint32_t times, uint32_t format, uint32_t mode, uint32_t reserve)
+{
+	return times == RELAY_NO_TIMESTAMP ||
+	       (format == RELAY_STREAM && mode != RELAY_CALLBACK && reserve == RELAY_RESERVE_COMMIT);
 }
 
 int relay_check_geometry(const struct relay_geometry *geometry, uint64_t file_bytes, struct relay_layout *layout)
@@ -59,7 +65,9 @@ int relay_check_geometry(const struct relay_geometry *geometry, uint64_t file_by
 	    geometry->file_bytes != file_bytes || geometry->n_claims != RELAY_N_CLAIMS ||
 	    !relay_options_allow(geometry) ||
 	    !relay_reserves_fit(geometry->subbuf_size, geometry->start_reserve, geometry->end_reserve,
-	                        geometry->channel_start_reserve) ||
+	                        geometry->channel_start_reserve, geometry->times) ||
+	    !relay_times_fit(geometry->times, geometry->format, geometry->mode, geometry->reserve) ||
+	    (geometry->times && geometry->timestamp != geometry->times) ||
 	    !relay_format_fits(geometry->format, geometry->timestamp, geometry->start_reserve, geometry->mode) ||
 	    geometry->cpu >= geometry->n_buffers || geometry->scheme == RELAY_ANY_SCHEME)
 		return -EBADMSG;

@@ -17,13 +17,16 @@ static int check_spec(const struct relay_spec *spec, struct relay_layout *layout
 	if (spec->size < sizeof(*spec) || !relay_layout_of(spec->subbuf_size, spec->n_subbufs, layout) ||
 	    spec->n_buffers == 0 || spec->n_buffers > RELAY_MAX_BUFFERS || !relay_options_allow_spec(spec) ||
 	    !relay_reserves_fit(spec->subbuf_size, spec->start_reserve, spec->end_reserve,
-	                        spec->channel_start_reserve) ||
+	                        spec->channel_start_reserve, spec->times) ||
+	    !relay_times_fit(spec->times, spec->format, spec->mode, spec->reserve) ||
+	    (spec->times && spec->timestamp && spec->timestamp != spec->times) ||
 	    !relay_format_fits(spec->format, spec->timestamp, spec->start_reserve, spec->mode) ||
 	    spec->file_mode & ~0777u || (spec->buffers != RELAY_PERCPU && spec->n_buffers != 1))
 		return -EINVAL;
 	if (spec->scheme == RELAY_RSEQ && relay_scheme_default(spec->buffers) != RELAY_RSEQ)
 		return -EINVAL;
-	return spec->timestamp && !relay_clock_is_available(spec->timestamp) ? -EINVAL : 0;
+	uint32_t clock = spec->times ? spec->times : spec->timestamp;
+	return clock && !relay_clock_is_available(clock) ? -EINVAL : 0;
 }
 
 static int write_control(int fd, const struct relay_layout *layout, const struct relay_spec *spec, uint32_t cpu,

@@ -55,7 +55,8 @@ int relay_buf_init(struct rchan_buf *buf, int fd)
 	buf->cpu = geometry.cpu;
 	buf->mode = geometry.mode;
 	buf->scheme = geometry.scheme;
-	buf->reserve = geometry.reserve;
+	buf->is_timed = geometry.times != RELAY_NO_TIMESTAMP;
+	buf->reserve = buf->is_timed ? RELAY_RESERVE_TIMED : geometry.reserve;
 	buf->timestamp = geometry.timestamp;
 	buf->start_reserve = geometry.start_reserve;
 	buf->pid = geometry.pid;

@@ -11,8 +11,25 @@
 
 #include "buffer/claims.h"
 #include "buffer/holes.h"
+#include "buffer/timed.h"
 #include "buffer/try_reserve.h"
 #include "buffer/write.h"
+
+/* Reserve in another way than with reserve=commit. */
+static int reserve_otherwise(struct rchan_buf *buf, size_t length, struct relay_slot *slot, void **to)
+{
+	if (buf->is_timed) {
+		int err = relay_timed_reserve(buf, length, slot->will_retry, &slot->claim, to);
+		if (!err)
+			relay_claim_confirm(slot->claim);
+		return err;
+	}
+	int err = relay_reserve_visible(buf, length, slot);
+	*to = slot->to;
+	if (!err)
+		relay_wake_record(buf);
+	return err;
+}
 
 int relay_reserve_here(struct rchan_buf *buf, size_t length, bool will_retry, void **to)
 {
@@ -21,13 +38,8 @@ int relay_reserve_here(struct rchan_buf *buf, size_t length, bool will_retry, vo
 	if (length == 0)
 		return 0;
 	struct relay_slot slot = {.will_retry = will_retry};
-	if (buf->reserve == RELAY_RESERVE_VISIBLE) {
-		int result = relay_reserve_visible(buf, length, &slot);
-		*to = slot.to;
-		if (!result)
-			relay_wake_record(buf);
-		return result;
-	}
+	if (buf->reserve != RELAY_RESERVE_COMMIT)
+		return reserve_otherwise(buf, length, &slot, to);
 	/* A discarded record that is too short for struct relay_hole keeps its claim until a reader passes it. At most
 	 * half of the claims may be used like that. */
 	if (length < sizeof(struct relay_hole) && relay_claims_n_holes(buf, 0) >= RELAY_N_CLAIMS / 2) {
@@ -41,16 +53,23 @@ int relay_reserve_here(struct rchan_buf *buf, size_t length, bool will_retry, vo
 	return err;
 }
 
-void relay_buf_commit(struct rchan_buf *buf, void *reserved)
+/* The claim of a reservation, which with `times` begins with the head before the record. NULL: there is none. */
+static struct relay_claim *claim_of(const struct rchan_buf *buf, void *reserved)
 {
 	struct relay_claim *claim = relay_claim_at(buf, reserved);
+	return claim || !buf->is_timed ? claim : relay_claim_at(buf, (char *)reserved - RELAY_HEAD_BYTES);
+}
+
+void relay_buf_commit(struct rchan_buf *buf, void *reserved)
+{
+	struct relay_claim *claim = claim_of(buf, reserved);
 	if (claim)
 		relay_commit_claim(buf, claim);
 }
 
 void relay_buf_discard(struct rchan_buf *buf, void *reserved)
 {
-	struct relay_claim *claim = relay_claim_at(buf, reserved);
+	struct relay_claim *claim = claim_of(buf, reserved);
 	if (!claim)
 		return;
 	/* Relaxed: the fields of a claim do not change while it is TAKEN, nor does the entry of a sub-buffer after head

@@ -132,7 +132,7 @@ struct relay_moment relay_stamp(struct rchan_buf *buf, uint64_t pos)
 	struct relay_moment now = {0};
 	if (buf->timestamp)
 		now = relay_clock_moment(buf->timestamp);
-	if (buf->packets)
+	if (buf->packets || buf->is_timed)
 		__atomic_store_n(&entered->start_lost, relay_lost(buf), __ATOMIC_RELAXED);
 	/* Relaxed: published by relay_enter(). */
 	__atomic_store_n(&entered->start_time_ns, now.time_ns, __ATOMIC_RELAXED);

@@ -145,7 +145,7 @@ static inline uint64_t relay_reserved_at(const struct rchan_buf *buf, uint64_t n
 }
 
 /* Store in the entry of pos's sub-buffer the present time (zeros in a buffer without timestamps) and, in a format with
- * packets, the number of records refused so far. Call it before relay_enter(). Returns the time, or zeros. */
+ * packets or with `times`, the number of records refused so far. Call it before relay_enter(). Returns the time, or zeros. */
 struct relay_moment relay_stamp(struct rchan_buf *buf, uint64_t pos);
 
 /* Publish that the sub-buffer at pos has begun, with buf->header bytes reserved. Returns RELAY_BEGUN or

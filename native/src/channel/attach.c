@@ -40,7 +40,9 @@ static int alloc_bufs(struct rchan *chan, uint32_t n)
 static void init_shared(struct rchan *chan)
 {
 	chan->scheme = chan->bufs[0].scheme;
-	chan->n_rseq = chan->scheme == RELAY_RSEQ ? chan->n_buffers : 0;
+	chan->is_timed = chan->bufs[0].is_timed;
+	chan->is_shared = chan->scheme != RELAY_RSEQ && !chan->is_timed;
+	chan->n_rseq = chan->scheme == RELAY_RSEQ && !chan->is_timed ? chan->n_buffers : 0;
 	for (uint32_t i = 0; i < chan->n_buffers; i++)
 		chan->bufs[i].chan = chan;
 	for (uint32_t i = 0; chan->cb && i < chan->n_buffers; i++)

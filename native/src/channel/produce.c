@@ -5,6 +5,7 @@
 
 #include "base/quiet.h"
 #include "buffer/reserve.h"
+#include "buffer/timed.h"
 #include "buffer/write.h"
 #include "channel/remote.h"
 
@@ -57,12 +58,34 @@ static __attribute__((noinline)) int write_to_cpu(struct rchan *chan, const void
 	return relay_write_shared(&chan->bufs[cpu], data, length, time, will_retry);
 }
 
-/* For threads without restartable sequences, which the other schemes do not need. -ENOTSUP: as write_record(). */
+/* The number of the buffer to write to. n_buffers or more: this thread may not store into the buffers. */
+static uint32_t choose_buffer(const struct rchan *chan)
+{
+	return chan->scheme == RELAY_RSEQ ? relay_rseq_cpu()
+	       : chan->n_buffers == 1     ? 0
+	                                  : (uint32_t)sched_getcpu() % chan->n_buffers;
+}
+
+/* Write a record with its time before it. -ENOTSUP: as write_record(). */
+static int write_timed(struct rchan *chan, const void *data, size_t length, bool will_retry)
+{
+	for (;;) {
+		uint32_t number = choose_buffer(chan);
+		if (number >= chan->n_buffers)
+			return -ENOTSUP;
+		int err = relay_timed_write(&chan->bufs[number], data, length, will_retry);
+		if (err != RELAY_WRONG_CPU)
+			return err;
+	}
+}
+
+/* For channels with `times`, and for threads without restartable sequences, which only scheme rseq needs. -ENOTSUP: as
+ * write_record(). */
 static __attribute__((noinline)) int write_without_rseq(struct rchan *chan, const void *data, size_t length,
                                                         struct relay_record_time *time, bool will_retry)
 {
-	if (chan->scheme == RELAY_RSEQ)
-		return -ENOTSUP;
+	if (!chan->is_shared)
+		return chan->is_timed ? write_timed(chan, data, length, will_retry) : -ENOTSUP;
 	if (chan->n_buffers == 1)
 		return relay_write_shared(chan->bufs, data, length, time, will_retry);
 	return write_to_cpu(chan, data, length, time, will_retry);
@@ -134,12 +157,10 @@ long relay_write_batch(struct rchan *chan, const void *data, const size_t *lengt
 static int reserve(struct rchan *chan, size_t length, bool will_retry, void **to)
 {
 	for (;;) {
-		uint32_t cpu = chan->scheme == RELAY_RSEQ ? relay_rseq_cpu()
-		               : chan->n_buffers == 1     ? 0
-		                                          : (uint32_t)sched_getcpu() % chan->n_buffers;
-		if (cpu >= chan->n_buffers)
+		uint32_t number = choose_buffer(chan);
+		if (number >= chan->n_buffers)
 			return -ENOTSUP;
-		int err = relay_reserve_here(&chan->bufs[cpu], length, will_retry, to);
+		int err = relay_reserve_here(&chan->bufs[number], length, will_retry, to);
 		if (err != RELAY_WRONG_CPU)
 			return err;
 	}

@@ -2,8 +2,8 @@
 /* The zero-copy reader of one relay file: relay_consume_begin() and _end() with waiting. */
 #define _GNU_SOURCE
 #include "base/futex.h"
-#include "buffer/buffer.h"
 #include "buffer/open.h"
+#include "buffer/timed.h"
 #include "store/place.h"
 #include "store/remote_file.h"
 #include "store/remote_reader.h"
@@ -77,9 +77,11 @@ static int try_next(struct relay_reader *reader, const void **data, size_t *leng
 	struct relay_span span;
 	if (reader->remote)
 		return relay_remote_reader_take(reader->remote, data, length);
-	int n = relay_consume_begin(&reader->buf, SIZE_MAX, &span, 1, length);
-	if (n == 1)
+	int n = relay_consume_piece(&reader->buf, &span);
+	if (n == 1) {
 		*data = span.data;
+		*length = span.length;
+	}
 	return n;
 }
 

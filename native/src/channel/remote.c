@@ -34,8 +34,8 @@ static int open_remote_files(struct relay_remote *remote, const struct relay_pla
 
 int relay_remote_open(struct rchan *chan)
 {
-	char mode[16];
-	uint64_t n = 0, size = 0, start = 0, end = 0;
+	char mode[16], times[16];
+	uint64_t n = 0, size = 0, start = 0, end = 0, head = 0;
 	int err = relay_remote_check_type(&chan->place, "relay");
 	if (!err)
 		err = relay_remote_text(&chan->place, "mode", mode, sizeof(mode));
@@ -49,14 +49,18 @@ int relay_remote_open(struct rchan *chan)
 		err = relay_remote_number(&chan->place, "start_reserve", &start);
 	if (!err)
 		err = relay_remote_number(&chan->place, "end_reserve", &end);
-	if (!err && (n == 0 || n > RELAY_MAX_BUFFERS || start + end >= size))
+	if (!err)
+		err = relay_remote_text(&chan->place, "times", times, sizeof(times));
+	if (!err && strcmp(times, "none") != 0)
+		head = RELAY_HEAD_BYTES;
+	if (!err && (n == 0 || n > RELAY_MAX_BUFFERS || start + end + head >= size))
 		err = -EBADMSG;
 	if (err)
 		return err;
 	struct relay_remote *remote = calloc(1, sizeof(*remote) + n * sizeof(remote->files[0]));
 	if (!remote)
 		return -ENOMEM;
-	remote->largest = size - start - end;
+	remote->largest = size - start - end - head;
 	err = open_remote_files(remote, &chan->place, (uint32_t)n);
 	if (err) {
 		relay_remote_close(remote);

@@ -25,6 +25,9 @@ static struct relay_encoder *encoder_of(const struct relay_export_options *optio
 		return relay_encoder_chrome(options);
 	case RELAY_EXPORT_PERFETTO:
 		return relay_encoder_perfetto(options);
+	case RELAY_EXPORT_RECORDS:
+	case RELAY_EXPORT_RECORDS_JSON:
+		return relay_encoder_records(options);
 	default:
 		errno = EINVAL;
 		return NULL;

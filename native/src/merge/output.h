@@ -62,6 +62,12 @@ enum relay_escapes {
 	RELAY_ESCAPE_TEXT     /* quotes, backslashes, and what a terminal would not show but do */
 };
 
+/* True if all of it is UTF-8. */
+bool relay_is_utf8(const void *data, size_t length);
+
+/* In base64. */
+void relay_put_base64(struct relay_output *output, const unsigned char *data, size_t length);
+
 /* A string, without quotes around it. The result is UTF-8, whatever the string is. */
 void relay_put_string(struct relay_output *output, const void *data, size_t length, enum relay_escapes escapes);
 

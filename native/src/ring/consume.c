@@ -162,8 +162,9 @@ int relay_ring_next(struct relay_ring *ring, const void **data, size_t *length)
 	uint64_t before = ring->seen.position;
 	result = find_next(ring, &ring->seen, &bytes);
 	if (result == 1) {
-		*data = relay_ring_at(ring, ring->seen.position) + RELAY_RING_HEADER_BYTES;
-		*length = bytes;
+		uint32_t time_bytes = relay_ring_time_of(ring, bytes);
+		*data = relay_ring_at(ring, ring->seen.position) + RELAY_RING_HEADER_BYTES + time_bytes;
+		*length = bytes - time_bytes;
 		pass(&ring->seen, bytes);
 		ring->n_held++;
 	} else if (!ring->n_held) {
@@ -213,7 +214,7 @@ struct frame {
 #define FRAME(number, word, before, behind) [number] = {before, behind},
 static const struct frame frames[] = {RELAY_FRAMINGS(FRAME)};
 
-/* Copy the next record to `to` + frame.before. work: as for relay_ring_find_next(); NULL: unlimited, for a
+/* Copy the next record, without its time, to `to` + frame.before. work: as for relay_ring_find_next(); NULL: unlimited, for a
  * program. Returns its length; -EAGAIN: there is none; -EMSGSIZE: it is longer than `size` allows; or an error
  * of relay_ring_find_next(). */
 static ssize_t copy_next(struct relay_ring *ring, struct relay_ring_counts *counts, unsigned char *to, size_t size,
@@ -225,13 +226,15 @@ static ssize_t copy_next(struct relay_ring *ring, struct relay_ring_counts *coun
 		    work ? relay_ring_find_next(ring, counts, &length, work) : find_next(ring, counts, &length);
 		if (result != 1)
 			return result ? result : -EAGAIN;
-		if (length + frame.before + frame.behind > size)
+		uint32_t time_bytes = relay_ring_time_of(ring, length), bytes = length - time_bytes;
+		if (bytes + frame.before + frame.behind > size)
 			return -EMSGSIZE;
-		memcpy(to + frame.before, relay_ring_at(ring, counts->position) + RELAY_RING_HEADER_BYTES, length);
+		memcpy(to + frame.before,
+		       relay_ring_at(ring, counts->position) + RELAY_RING_HEADER_BYTES + time_bytes, bytes);
 		if (relay_ring_is_lapped(ring, counts->position))
 			continue;
 		pass(counts, length);
-		return length;
+		return bytes;
 	}
 	return -EAGAIN;
 }

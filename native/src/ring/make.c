@@ -24,7 +24,7 @@ static int check_spec(const struct relay_ring_spec *spec, struct relay_ring_layo
 		return -EINVAL;
 	if (spec->scheme == RELAY_RSEQ && relay_scheme_default(spec->buffers) != RELAY_RSEQ)
 		return -EINVAL;
-	return 0;
+	return spec->times && !relay_clock_is_available(spec->times) ? -EINVAL : 0;
 }
 
 static int write_state(int fd, const struct making *making, uint32_t cpu)

@@ -101,9 +101,12 @@ static void set_addresses(struct relay_ring *ring, const struct relay_ring_geome
 	ring->state = (struct relay_ring_state *)(base + layout->state_at);
 	ring->size = geometry->size;
 	ring->mask = geometry->size - 1;
+	ring->time_bytes = geometry->times ? RELAY_RING_TIME_BYTES : 0;
 	ring->largest = geometry->size - 2 * RELAY_RING_HEADER_BYTES;
 	if (ring->largest > RELAY_RING_RECORD_MAX)
 		ring->largest = RELAY_RING_RECORD_MAX;
+	ring->largest -= ring->time_bytes;
+	ring->quick = ring->time_bytes ? 0 : ring->largest + 1;
 	ring->cpu = geometry->cpu;
 	ring->mode = geometry->mode;
 	ring->scheme = geometry->scheme;

@@ -54,14 +54,27 @@ static inline void copy(unsigned char *to, const unsigned char *from, size_t len
 	memcpy(to + length - PIECE, last, PIECE);
 }
 
+/* The slow path of output_claimed(), for all cases. */
+static __attribute__((noinline)) int output_claimed_anyhow(struct relay_ring *ring, const void *data, size_t length,
+                                                           uint64_t flags)
+{
+	struct relay_ring_claim *claim;
+	uint64_t pos;
+	int err = relay_ring_reserve_anyhow(ring, length, flags & RELAY_RING_WILL_RETRY, &claim, &pos);
+	if (err)
+		return err;
+	copy(relay_ring_at(ring, pos) + RELAY_RING_HEADER_BYTES + ring->time_bytes, data, length);
+	end_record(ring, claim, pos, (uint32_t)length + ring->time_bytes, flags);
+	return 0;
+}
+
 /* Write a record by reservation, copy and commit. */
 static inline int output_claimed(struct relay_ring *ring, const void *data, size_t length, uint64_t flags)
 {
 	struct relay_ring_claim *claim;
 	uint64_t pos;
-	int err = relay_ring_reserve_claimed(ring, length, flags, &claim, &pos);
-	if (err)
-		return err;
+	if (__builtin_expect(!relay_ring_reserve_again(ring, length, &claim, &pos), 0))
+		return output_claimed_anyhow(ring, data, length, flags);
 	copy(relay_ring_at(ring, pos) + RELAY_RING_HEADER_BYTES, data, length);
 	end_record(ring, claim, pos, (uint32_t)length, flags);
 	return 0;
@@ -73,7 +86,9 @@ static inline int output_claimed(struct relay_ring *ring, const void *data, size
 __attribute__((noinline)) static int output_anyhow(struct relay_ring *ring, const void *data, size_t length,
                                                    uint64_t flags)
 {
-	for (int aborts = 0; aborts <= MAX_ABORTS && !relay_ring_is_too_large(ring, length);) {
+	/* With `times` not: a reader that follows the ring beside its consumer (ring/follow.c) must see where something is being
+	 * written, and the section stores before the reservation is seen. */
+	for (int aborts = 0; aborts <= MAX_ABORTS && relay_ring_is_quick(ring, length);) {
 		struct relay_ring_put put;
 		int err = relay_ring_prepare(ring, length, flags & RELAY_RING_WILL_RETRY, 0, &put);
 		if (err)
@@ -97,7 +112,7 @@ static inline __attribute__((always_inline)) int output_restartable(struct relay
 {
 	struct relay_ring_put put = {.expect = relay_ring_produced(ring)};
 	put.next = put.expect + relay_ring_total(length);
-	if (__builtin_expect(!relay_ring_is_too_large(ring, length) && put.expect % 8 == 0 &&
+	if (__builtin_expect(relay_ring_is_quick(ring, length) && put.expect % 8 == 0 &&
 	                         put.next - relay_ring_floor(ring) <= ring->mask,
 	                     1)) {
 		put.header = relay_ring_header(ring, put.expect, (uint32_t)length);
@@ -136,13 +151,17 @@ static inline int reserve_here(struct relay_ring *ring, size_t length, uint64_t 
 {
 	struct relay_ring_claim *claim;
 	uint64_t pos;
-	int err = relay_ring_reserve_claimed(ring, length, flags, &claim, &pos);
-	if (err)
-		return err;
+	size_t before = RELAY_RING_HEADER_BYTES;
+	if (__builtin_expect(!relay_ring_reserve_again(ring, length, &claim, &pos), 0)) {
+		int err = relay_ring_reserve_anyhow(ring, length, flags & RELAY_RING_WILL_RETRY, &claim, &pos);
+		if (err)
+			return err;
+		before += ring->time_bytes;
+	}
 	latest.ring = ring;
 	latest.pos = pos;
 	latest.claim = (uint32_t)(claim - ring->claims);
-	*record = relay_ring_at(ring, pos) + RELAY_RING_HEADER_BYTES;
+	*record = relay_ring_at(ring, pos) + before;
 	return 0;
 }
 
@@ -304,7 +323,7 @@ __attribute__((noinline)) static int finish_any(const void *record, uint32_t bit
 		return -EINVAL;
 	if (!ring)
 		return bits & RELAY_RING_DISCARD ? relay_ring_remote_discard(record) : relay_ring_remote_commit(record);
-	struct relay_ring_claim *claim = relay_ring_claim_at(ring, record);
+	struct relay_ring_claim *claim = relay_ring_claim_at(ring, (const char *)record - ring->time_bytes);
 	if (!claim)
 		return -EINVAL;
 	/* Relaxed: only the caller changes the claim. */
@@ -314,7 +333,7 @@ __attribute__((noinline)) static int finish_any(const void *record, uint32_t bit
 	return 0;
 }
 
-/* Usually the reservation that ends is the thread's latest. Then the addresses of all stores are known at once; to
+/* Usually the reservation that ends is the thread's latest, and has no time before it. Then the addresses of all stores are known at once; to
  * find the claim by dependent loads would take half as long as the rest of the function. */
 static inline int finish(const void *record, uint32_t bits, uint64_t flags)
 {

@@ -22,10 +22,12 @@
 #define _GNU_SOURCE
 #include "ring/reserve.h"
 
+#include "base/clock.h"
 #include "base/persist.h"
 #include "base/refuse.h"
 
 #include <errno.h>
+#include <string.h>
 
 /* --- latches, in both schemes --- */
 
@@ -197,6 +199,20 @@ static int check_place(struct relay_ring *ring, const struct relay_ring_place *p
 	return uncounted ? -EAGAIN : refuse_full(ring, length);
 }
 
+/* With `times`: the time of a record whose position was loaded, and is checked afterwards. The producer of a later record
+ * has loaded a later position, and so reads a later time. */
+static uint64_t time_now(const struct relay_ring *ring)
+{
+	return ring->time_bytes ? relay_clock_now_if_blind(ring->geometry.times) : 0;
+}
+
+/* Store that time, when the record is reserved. */
+static void store_time(struct relay_ring *ring, uint64_t pos, uint64_t time)
+{
+	if (ring->time_bytes)
+		memcpy(relay_ring_at(ring, pos) + RELAY_RING_HEADER_BYTES, &time, sizeof(time));
+}
+
 static int reserve_lockless(struct relay_ring *ring, uint64_t length, bool uncounted, struct relay_ring_claim *claim,
                             uint64_t *pos)
 {
@@ -207,8 +223,10 @@ static int reserve_lockless(struct relay_ring *ring, uint64_t length, bool uncou
 		int err = check_place(ring, &place, length, uncounted, &turn);
 		if (err)
 			return err;
+		uint64_t time = time_now(ring);
 		relay_ring_claim_state(claim, place.pos, length, place.number);
 		if (relay_ring_take_place(ring, &place, last_claim, relay_ring_claim_name(ring, claim))) {
+			store_time(ring, place.pos, time);
 			relay_ring_show_place(ring, &place, length, turn);
 			*pos = place.pos;
 			return 0;
@@ -250,14 +268,17 @@ static int reserve_rseq(struct relay_ring *ring, uint64_t length, bool uncounted
 		uint64_t last = __atomic_load_n(&ring->producer->last, __ATOMIC_ACQUIRE);
 		relay_ring_claims_help(ring);
 		*pos = put.expect;
+		uint64_t time = time_now(ring);
 		relay_ring_claim_state(claim, *pos, length, 0);
 		uint64_t new_last = relay_ring_claim_name(ring, claim) | (*pos & RELAY_RECORDS_MASK);
 		enum relay_rseq_result result =
 		    relay_rseq_ring_reserve(ring->producer, &put, last, new_last, ring->cpu);
 		if (result == RELAY_RSEQ_ABORTED)
 			result = relay_persist_ring_reserve(ring->producer, &put, last, new_last, ring->cpu);
-		if (result == RELAY_RSEQ_DONE)
+		if (result == RELAY_RSEQ_DONE) {
+			store_time(ring, *pos, time);
 			return 0;
+		}
 		relay_ring_claim_withdraw(claim);
 		err = result == RELAY_RSEQ_ABORTED ? relay_rseq_misplaced(ring->cpu) : 0;
 		if (err)
@@ -281,6 +302,7 @@ int relay_ring_reserve_anyhow(struct relay_ring *ring, uint64_t length, bool unc
 	*claim = relay_ring_claim_take(ring);
 	if (!*claim)
 		return uncounted ? -EAGAIN : refuse_full(ring, length);
+	length += ring->time_bytes;
 	int err = ring->scheme == RELAY_RSEQ ? reserve_rseq(ring, length, uncounted, *claim, pos)
 	                                     : reserve_lockless(ring, length, uncounted, *claim, pos);
 	if (err)

@@ -6,7 +6,7 @@
 #include "base/rseq.h"
 #include "ring/claims.h"
 
-/* The slow path of relay_ring_reserve_claimed(), for all cases. uncounted: the producer will try again, so a record
+/* The slow path of relay_ring_reserve_again(), for all cases; with `times` it stores the record's time behind the header. uncounted: the producer will try again, so a record
  * without room is not counted as lost. */
 int relay_ring_reserve_anyhow(struct relay_ring *ring, uint64_t length, bool uncounted, struct relay_ring_claim **claim,
                               uint64_t *pos);
@@ -26,6 +26,12 @@ int relay_ring_make_room(struct relay_ring *ring, uint64_t end);
 static inline bool relay_ring_is_too_large(const struct relay_ring *ring, uint64_t length)
 {
 	return length > ring->largest;
+}
+
+/* False if a record is not for the fast paths. */
+static inline bool relay_ring_is_quick(const struct relay_ring *ring, uint64_t length)
+{
+	return length < ring->quick;
 }
 
 static inline bool relay_ring_has_room(const struct relay_ring *ring, uint64_t end)
@@ -89,7 +95,7 @@ static inline bool relay_ring_reserve_again_lockless(struct relay_ring *ring, ui
 	 * before seal() changes the tail. */
 	uint32_t flags = __atomic_load_n(&ring->producer->flags, __ATOMIC_ACQUIRE);
 	if (!mine || last_claim != relay_ring_claim_name(ring, mine) || flags & RELAY_STOPPED ||
-	    relay_ring_produced(ring) != place.pos || place.pos % 8 || relay_ring_is_too_large(ring, length))
+	    relay_ring_produced(ring) != place.pos || place.pos % 8 || !relay_ring_is_quick(ring, length))
 		return false;
 	if (!relay_ring_has_room(ring, place.end) &&
 	    (ring->mode != RELAY_OVERWRITE || relay_ring_make_room(ring, place.end)))
@@ -121,7 +127,7 @@ static inline bool relay_ring_reserve_again_rseq(struct relay_ring *ring, uint64
 	uint64_t last_claim = last & ~RELAY_RECORDS_MASK;
 	put.next = put.expect + relay_ring_total(length);
 	if (!mine || last_claim != relay_ring_claim_name(ring, mine) || put.expect % 8 ||
-	    relay_ring_is_too_large(ring, length) || !relay_ring_has_room(ring, put.next) ||
+	    !relay_ring_is_quick(ring, length) || !relay_ring_has_room(ring, put.next) ||
 	    !relay_claim_use(&mine->owner))
 		return false;
 	put.header = relay_ring_header(ring, put.expect, (uint32_t)length | RELAY_RING_BUSY);
@@ -140,21 +146,12 @@ static inline bool relay_ring_reserve_again_rseq(struct relay_ring *ring, uint64
 
 /* --- both --- */
 
+/* The fast path: reserve `length` bytes at *pos, with *claim, which is then the caller's. Returns false as above. */
 static inline bool relay_ring_reserve_again(struct relay_ring *ring, uint64_t length, struct relay_ring_claim **claim,
                                             uint64_t *pos)
 {
 	return ring->scheme == RELAY_RSEQ ? relay_ring_reserve_again_rseq(ring, length, claim, pos)
 	                                  : relay_ring_reserve_again_lockless(ring, length, claim, pos);
-}
-
-/* Reserve `length` bytes at *pos, with *claim, which is then the caller's. Returns 0, an error of
- * relay_ring_output(), or RELAY_WRONG_CPU. Of `flags`, only RELAY_RING_WILL_RETRY has an effect. */
-static inline int relay_ring_reserve_claimed(struct relay_ring *ring, uint64_t length, uint64_t flags,
-                                             struct relay_ring_claim **claim, uint64_t *pos)
-{
-	if (__builtin_expect(relay_ring_reserve_again(ring, length, claim, pos), 1))
-		return 0;
-	return relay_ring_reserve_anyhow(ring, length, flags & RELAY_RING_WILL_RETRY, claim, pos);
 }
 
 #endif

@@ -19,6 +19,9 @@ struct relay_ring {
 	unsigned char *data;
 	uint64_t size, mask;
 	uint64_t largest; /* bytes of the longest record; a header must fit, too, and the ring is never quite full */
+	/* The fast paths are for records shorter than this: largest + 1, or 0 with `times`, so that they need no further test. */
+	uint64_t quick;
+	uint32_t time_bytes; /* RELAY_RING_TIME_BYTES, or 0: what is between a record's header and the bytes of its producer */
 	uint32_t cpu, mode, scheme;
 	struct relay_ring_claim *claims;
 	struct relay_claim_table claim_table; /* which threads have which claims */
@@ -63,6 +66,12 @@ static inline unsigned char *relay_ring_at(const struct relay_ring *ring, uint64
 static inline uint64_t relay_ring_header(const struct relay_ring *ring, uint64_t pos, uint32_t length)
 {
 	return length | ((pos & ring->mask) / RELAY_PAGE_BYTES + RELAY_RING_FIRST_PAGE) << 32;
+}
+
+/* How many of a record's `length` bytes are its time. A producer that knows only the kernel's format may have written fewer. */
+static inline uint32_t relay_ring_time_of(const struct relay_ring *ring, uint64_t length)
+{
+	return length >= ring->time_bytes ? ring->time_bytes : 0;
 }
 
 /* The address of the first word of the header at pos, a multiple of 8. */

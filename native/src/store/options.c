@@ -120,6 +120,7 @@ static const struct row relay_rows[] = {
     {KEY("end_reserve"), BYTES(0, UINT32_MAX, reserve_text), BUFFER(end_reserve)},
     {KEY("channel_start_reserve"), BYTES(0, UINT32_MAX, reserve_text), BUFFER(channel_start_reserve)},
     {KEY("timestamp"), WORDS(timestamps), BUFFER(timestamp)},
+    {KEY("times"), WORDS(timestamps), BUFFER(times)},
     {KEY("flush_interval"), NUMBER(0, INT32_MAX, "milliseconds; 0: never"), BUFFER(flush_interval_ms)},
     OWNER(relay_spec),
 };
@@ -134,6 +135,7 @@ static const struct row ring_rows[] = {
     {KEY("scheme"), WORDS(ring_schemes), RING(scheme, scheme)},
     {KEY("read"), WORDS(reads), RING(read, read)},
     {KEY("framing"), WORDS(framings), RING(framing, framing)},
+    {KEY("times"), WORDS(timestamps), RING(times, times)},
     OWNER(relay_ring_spec),
 };
 
@@ -419,6 +421,8 @@ static void copy_values(uint32_t type, enum holder from, const void *source, enu
 void relay_options_to_geometry(const struct relay_spec *spec, struct relay_geometry *geometry)
 {
 	copy_values(RELAY_TYPE_RELAY, SPEC, spec, GEOMETRY, geometry);
+	if (geometry->times)
+		geometry->timestamp = geometry->times;
 	if (geometry->scheme == RELAY_ANY_SCHEME)
 		geometry->scheme = relay_scheme_default(geometry->buffers);
 }

@@ -269,8 +269,9 @@ class Commands:
                 f"scheme=rseq: needs buffers=percpu and a machine with restartable sequences; allowed: {others}",
                 "scheme",
             )
-        if missing := missing_clock(RELAY_OPTIONS["timestamp"], command.options.get("timestamp", 0)):
-            raise command.refuse(errno.EINVAL, missing, "timestamp")
+        for key in ("timestamp", "times"):
+            if missing := missing_clock(RELAY_OPTIONS[key], command.options.get(key, 0)):
+                raise command.refuse(errno.EINVAL, missing, key)
 
     def _check_owner(self, command: control.Command, opener: Opener) -> None:
         if opener.uid != 0 and command.options.get("uid", opener.uid) != opener.uid:

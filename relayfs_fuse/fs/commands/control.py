@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from relayfs_fuse import native
 from relayfs_fuse.errors import CommandError
+from relayfs_fuse.native.buffer import HEAD_BYTES
 from relayfs_fuse.native.tables import OPTIONS, RELAY_OPTIONS, TYPES
 
 if TYPE_CHECKING:
@@ -283,6 +284,7 @@ def _parse_options(command: Command, words: Sequence[Word], type_of: str | None)
     if type_of == TYPES[0]:
         check_sizes(command)
         _check_reserved(command)
+        _check_times(command)
 
 
 def check_sizes(command: Sizes) -> None:
@@ -301,8 +303,16 @@ def check_sizes(command: Sizes) -> None:
 
 def _check_reserved(command: Command) -> None:
     subbuf_size = command.options.get("subbuf_size", RELAY_OPTIONS["subbuf_size"].initial)
-    if command.reserved < subbuf_size:
+    head = HEAD_BYTES if command.options.get("times") else 0
+    if command.reserved + head < subbuf_size:
         return
+    if not command.reserved or command.reserved < subbuf_size:
+        raise command.refuse(
+            errno.EINVAL,
+            f"times: a record has {head} bytes before it, and a sub-buffer of {subbuf_size} bytes, of which "
+            f"{command.reserved} are reserved, has no room for more",
+            "times",
+        )
     key = max(RESERVED, key=lambda key: command.options.get(key, 0))
     raise command.refuse(
         errno.EINVAL,
@@ -310,6 +320,27 @@ def _check_reserved(command: Command) -> None:
         f"together less than subbuf_size, which is {subbuf_size}; they are {command.reserved}",
         key,
     )
+
+
+def _check_times(command: Command) -> None:
+    """Refuse options that contradict times=; CommandError: EINVAL."""
+    times = command.options.get("times", 0)
+    if not times:
+        return
+    word = RELAY_OPTIONS["times"].format(times)
+    for key, (allowed, why) in {
+        "mode": (("no-overwrite", "overwrite"), "a function that lets sub-buffers begin keeps them from being merged"),
+        "reserve": (("commit",), "a record that is visible before it is committed cannot be merged"),
+        "timestamp": ((word,), "sub-buffers and records have times of one clock"),
+    }.items():
+        option = RELAY_OPTIONS[key]
+        given = option.format(command.options.get(key, option.initial))
+        if key in command.options and given not in allowed:
+            raise command.refuse(
+                errno.EINVAL,
+                f"{key}={given}: not with times={word}, because {why}; allowed: {' or '.join(allowed)}",
+                key,
+            )
 
 
 def _parse_consumed(command: Command, words: Sequence[Word]) -> None:

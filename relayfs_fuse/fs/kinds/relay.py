@@ -1,7 +1,8 @@
 """Channels of relay buffers (type=relay): their Kind, their buffers, and the open relay files.
 
 A relay file is a queue of bytes: read(2) consumes what it returns. It is opened as a stream without offsets, like a
-pipe (StreamHandle), or as a file with offsets, which can be mapped (SeekableHandle).
+pipe (StreamHandle), or as a file with offsets, which can be mapped (SeekableHandle). With `times` it gives whole records
+without the heads that are before them in memory (records.py).
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from relayfs_fuse.fs import tap
 from relayfs_fuse.fs.commands.control import choose_geometry
 from relayfs_fuse.fs.kinds.base import GONE, READABLE, RECORD_MAX, WRITABLE, Kind, Plan, Stored
 from relayfs_fuse.fs.kinds.handles import RelayHandle, read_may_sleep
+from relayfs_fuse.fs.kinds.records import RecordHandle, StoredRecords
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -124,6 +126,38 @@ class StoredBuffer(Stored[native.Buffer]):
         buffers = self.channel.buffers
         first: native.Buffer = buffers[0].buffer if buffers else self.buffer
         return first
+
+
+class StoredTimed(StoredRecords[native.Buffer], StoredBuffer):
+    """A relay buffer of a channel with `times`."""
+
+    readers: list[RecordHandle]  # type: ignore[assignment]
+
+    def _read(self, size: int, most: int) -> bytes:
+        """Consume and return whole records, without their heads."""
+        return self.buffer.read_records(size, most)
+
+    @property
+    def _room(self) -> int:
+        """The bytes of all sub-buffers."""
+        return int(self.channel.stats.subbuf_size * self.channel.stats.n_subbufs)
+
+    def readiness(self, by_mem: bool = False) -> tuple[int, int]:
+        """Return what readiness() of other buffers does, and that there is data in `returned`."""
+        events, progress = super().readiness(by_mem)
+        return events | (READABLE if self.returned else 0), progress
+
+    def prepare(self, opening: Opening, backing: Callable[[], int]) -> float:
+        """Return 0: every relay file is a stream."""
+        return 0.0
+
+    def open(self, opening: Opening) -> RecordHandle:  # type: ignore[override]
+        """Open the relay file."""
+        return RecordHandle(self, opening)
+
+
+def _stored(channel: StoredChannel, index: int, buffer: native.Buffer) -> StoredBuffer:
+    return (StoredTimed if channel.stats.times else StoredBuffer)(channel, index, buffer)
 
 
 def _has_room(stats: Fields) -> bool:
@@ -397,7 +431,7 @@ def _file_bytes(spec: Mapping[str, int]) -> int:
 RELAY = Kind(
     name="relay",
     memory=native.Buffer,
-    stored=StoredBuffer,
+    stored=_stored,
     create=native.store_create,
     file_bytes=_file_bytes,
     plan=_plan,

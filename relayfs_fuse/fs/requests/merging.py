@@ -1,4 +1,4 @@
-"""Reading and polling the files `merged` of traces (traces/merged.py).
+"""Reading and polling the files `merged` (fs/merged.py).
 
 The first read or poll of an open file starts a task, which has worker threads read the buffers ahead of the program, a
 piece at a time, until READY_BYTES of lines are ready.
@@ -16,7 +16,7 @@ from relayfs_fuse.errors import RelayError
 from relayfs_fuse.fs.kinds.base import BLOCK_SIZE, GONE, READABLE
 from relayfs_fuse.fs.nodes import failure
 from relayfs_fuse.fs.requests.waiting import notify
-from relayfs_fuse.fs.traces.merged import READERS_MAX
+from relayfs_fuse.fs.merged import READERS_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import pyfuse3
 
     from relayfs_fuse.fs import tap
-    from relayfs_fuse.fs.traces.merged import MergedHandle
+    from relayfs_fuse.fs.merged import MergedHandle
 
 
 log = logging.getLogger(__name__)
@@ -127,7 +127,7 @@ class Merging:
                 await self._feed(handle, feed)
         except OSError as error:
             feed.failure = error.errno or errno.EIO
-        except RelayError:  # the trace was removed
+        except RelayError:  # the trace or channel was removed
             feed.failure = errno.ESTALE
         except Exception:
             log.exception("merging failed")

@@ -1,244 +1,38 @@
-"""The files `merged` and `merged.json` of a trace: lines of the events of all processes, in the order of their times.
-
-Each open file reads the buffers independently of all other readers, and consumes nothing: see reading/live.py. An event
-is given out when it is DELAY_NS old, because until then an earlier one may be written.
-
-A program that reads to the end, as cat(1) does, gets the events that the buffers had at its first read(2); then a
-read(2) returns 0. Further reads return newer lines, if there are any; tail(1) follows the file in this way. If a
-program polls the file, it has no end: it is readable whenever there are lines.
-"""
+"""The files `merged` and `merged.json` of a trace: lines of the events of all processes; see fs/merged.py."""
 
 from __future__ import annotations
 
-import errno
-import json
-import logging
 import os
-import stat
-import time
-from contextlib import ExitStack, closing
+from contextlib import closing, contextmanager
 from functools import partial
 from typing import TYPE_CHECKING
 
-from relayfs_fuse.fs.attributes import Attributes
-from relayfs_fuse.fs.kinds.base import BLOCK_SIZE
-from relayfs_fuse.fs.kinds.handles import Handle
-from relayfs_fuse.fs.nodes import Node, TraceDirectory, failure
-from relayfs_fuse.native.library import Closing
-from relayfs_fuse.native.merge import EVER, Export, Style
+from relayfs_fuse.fs.merged import READERS_MAX, MergedFile, Sort
+from relayfs_fuse.fs.nodes import TraceDirectory
 from relayfs_fuse.reading.live import Live, Wanted
 from relayfs_fuse.reading.source import Source
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
-    import pyfuse3
-
-    from relayfs_fuse.fs import tap
-    from relayfs_fuse.fs.opener import Opening
-    from relayfs_fuse.fs.requests.acts import Acts
     from relayfs_fuse.fs.store import Store
     from relayfs_fuse.fs.tree import Tree
     from relayfs_fuse.native.trace import Trace
 
-log = logging.getLogger(__name__)
-
 FORMATS = {"merged": "text", "merged.json": "json"}
-# How many of these files can be read at once. Each needs descriptors and mappings for all processes of its trace.
-READERS_MAX = 16
-# How many of the bytes read last can be read again.
-KEPT_BYTES = BLOCK_SIZE
-# As `relayctl view --delay`.
-DELAY_NS = 200_000_000
-# The end of the file is fixed after so many looks that left nothing unread: the first finds events, the second the
-# losses after them, and the third finds nothing.
-_QUIET_LOOKS = 3
 
 
-class Events(Closing):
-    """The events of a trace, as one open file gives them; all of this may block.
-
-    has_caught_up: whether all events that the buffers had when this was made were given out
-    is_over: whether the trace was removed, or is of an earlier boot, and all events were given out
-    """
-
-    def __init__(self, store: str, trace: Trace, file_format: str) -> None:
-        self.has_caught_up = self.is_over = False
-        self._is_json = file_format == "json"
-        self._name = trace.name
-        self._said: list[str] = []
-        self._looked = self._limit = 0
-        self._first = EVER
-        self._end: int | None = None
-        self._n_quiet = 0
-        with ExitStack() as stack:
-            source = stack.enter_context(closing(Source(trace.name, store, trace.id)))
-            self._live = stack.enter_context(Live(source, Wanted(share=READERS_MAX), self._say, consumes=False))
-            self._export = stack.enter_context(closing(Export(self._live.merged, Style(file_format, marks_late=True))))
-            self._stack = stack.pop_all()
-
-    def close(self) -> None:
-        """Let go of all buffers."""
-        self._stack.close()
-
-    def step(self) -> bytes:
-        """Return the next whole lines, a bounded number; b"": there are none now, or has_caught_up has become True."""
-        lines = bytes(self._export.piece())
-        if not lines and not self._is_at_end():
-            self._look()
-            lines = bytes(self._export.piece())
-        notices = b"".join(map(self._line, self._said))
-        self._said.clear()
-        return notices + lines
-
-    def _look(self) -> None:
-        self._looked = self._live.look()
-        self._limit = self._looked if self._looked == EVER else self._looked - DELAY_NS
-        self._first = min(self._first, self._looked)
-        self._live.merged.limit(self._limit)
-        self.is_over = not self._live.tick()
-
-    def _is_at_end(self) -> bool:
-        """Set has_caught_up, after all events up to the limit were given out; return whether it has become True."""
-        merged = self._live.merged
-        if self.has_caught_up or not self._looked:
-            return False
-        self._n_quiet += not merged.is_behind
-        # If a program goes on writing, losses are given out with its next events. The end does not wait for these.
-        if self._end is None and (self._n_quiet == _QUIET_LOOKS or self._first <= self._limit < EVER):
-            self._end = 0 if self._looked == EVER else self._looked
-        self.has_caught_up = self._end is not None and self._limit >= self._end and not merged.is_behind_limit
-        return self.has_caught_up
-
-    def _say(self, line: str) -> None:
-        self._said.append("".join(char if char.isprintable() else "?" for char in line))
-        log.info("trace %s: %s", self._name, self._said[-1])
-
-    def _line(self, said: str) -> bytes:
-        return f"{json.dumps({'notice': said}) if self._is_json else f'# {said}'}\n".encode()
+@contextmanager
+def _follow(store: str, trace: Trace, say: Callable[[str], None]) -> Iterator[Live]:
+    with (
+        closing(Source(trace.name, store, trace.id)) as source,
+        Live(source, Wanted(share=READERS_MAX), say, consumes=False) as live,
+    ):
+        yield live
 
 
-class MergedHandle(Handle):
-    """An open file `merged`.
-
-    begin: makes its Events; may block
-    thread: the thread that opened it
-    n_given: how many bytes were read from it
-    lines: whole lines that can be read; of the first one, a part may have been read
-    changed_ns: when lines were added last, in ns since 1970
-    has_caught_up, is_over: see Events
-    is_polled: whether a program has polled the file
-    """
-
-    def __init__(self, node: MergedFile, opening: Opening) -> None:
-        super().__init__(opening)
-        self.begin = node.events
-        self.thread = opening.request.pid
-        self.n_given = 0
-        self.lines = bytearray()
-        self.changed_ns = time.time_ns()
-        self.has_caught_up = self.is_over = self.is_polled = False
-        self._end: int | None = None  # a read at this offset returns nothing
-        self._kept = bytearray()  # the last bytes that were read
-        self._handles = node.handles
-        self._handles[self.number] = self
-
-    @property
-    def kept_bytes(self) -> int:
-        """The length of the lines, and of those that were read last."""
-        return len(self.lines) + len(self._kept)
-
-    def drop_kept(self) -> None:
-        """Free the lines that were read."""
-        self._kept.clear()
-
-    def put(self, lines: bytes, has_caught_up: bool) -> None:
-        """Add lines; has_caught_up: whether the end of the file is now after them."""
-        if lines:
-            self.lines += lines
-            self.changed_ns = time.time_ns()
-        if has_caught_up and not self.has_caught_up:
-            self._end = self.n_given + len(self.lines)
-        self.has_caught_up = has_caught_up
-
-    def take(self, offset: int, size: int) -> bytes | None:
-        """Return the next whole lines, or a part of a line longer than `size`; b"": the end; None: there are none now.
-
-        offset: where the last read ended, or before, as head(1) seeks back; OSError: EINVAL if those bytes are not kept
-        """
-        back = self.n_given - offset
-        if back:
-            if not 0 < back <= len(self._kept):
-                raise failure(errno.EINVAL)
-            return bytes(self._kept[-back:][:size])
-        end = None if self.is_polled else self._end
-        length = min(size, len(self.lines) if end is None else end - self.n_given)
-        if not length:
-            self._end = None
-            return b"" if end is not None or self.is_over else None
-        if length < len(self.lines):
-            length = self.lines.rfind(b"\n", 0, length) + 1 or length
-        taken = bytes(self.lines[:length])
-        del self.lines[:length]
-        self._kept += taken
-        del self._kept[:-KEPT_BYTES]
-        self.n_given += length
-        return taken
-
-    async def read(self, acts: Acts, offset: int, size: int, request: tap.Request) -> bytes:
-        """Return the next lines, or nothing at the end; OSError: EINTR if the request is interrupted."""
-        return await acts.streams.interruptible(partial(acts.merging.read, self, offset, size, request), request)
-
-    def poll(self, acts: Acts, notify: pyfuse3.PollHandle | None) -> int:
-        """Return whether there are lines, and show no end from now on."""
-        self.is_polled = True
-        return acts.merging.poll(self, notify)
-
-    async def close(self, acts: Acts) -> None:
-        """Let go of the trace."""
-        del self._handles[self.number]
-        acts.merging.forget(self)
-
-
-class MergedFile(Node):
-    """The file `merged` or `merged.json` of a trace.
-
-    events: makes the Events of a new handle; may block
-    handles: its open files, by number
-    """
-
-    def __init__(self, name: str, events: Callable[[], Events]) -> None:
-        super().__init__(name)
-        self.events = events
-        self.handles: dict[int, MergedHandle] = {}
-
-    @property
-    def has_end(self) -> bool:
-        """Whether lseek(2) with SEEK_END works: tail(1) would read backwards from there."""
-        return False
-
-    def attributes(self, store: Store, pid: int) -> Attributes:
-        """Return what stat(2) shows: only root and the server's user may read the file.
-
-        For a thread that has opened it, the size is the bytes that it has read and can read now, which `tail -f` needs.
-        """
-        own = [handle for handle in self.handles.values() if handle.thread == pid]
-        size, changed_ns = (own[-1].n_given + len(own[-1].lines), own[-1].changed_ns) if own else (0, time.time_ns())
-        size = max(1, size)  # sendfile(2), by which busybox cat reads, finds the end of an empty file
-        return Attributes(
-            self.inode, stat.S_IFREG | 0o400, os.geteuid(), os.getegid(), size, changed_ns, store.began_ns
-        )
-
-    def check_usable(self) -> None:
-        """Raise OSError: ESTALE after the trace was removed."""
-        if self.removed:
-            raise failure(errno.ESTALE)
-
-    def open(self, opening: Opening) -> MergedHandle:
-        """Return a new handle; OSError: EACCES unless O_RDONLY is asked."""
-        if opening.truncates or opening.access != os.O_RDONLY:
-            raise failure(errno.EACCES)
-        return MergedHandle(self, opening)
+def _owner() -> tuple[int, int, int]:
+    return 0o400, os.geteuid(), os.getegid()
 
 
 def directory_of(trace: Trace, store: Store, tree: Tree) -> TraceDirectory:
@@ -246,5 +40,6 @@ def directory_of(trace: Trace, store: Store, tree: Tree) -> TraceDirectory:
     directory = TraceDirectory(trace.name)
     tree.attach(tree.root, directory)
     for name, file_format in FORMATS.items():
-        tree.attach(directory, MergedFile(name, partial(Events, store.directory, trace, file_format)))
+        sort = Sort(f"trace {trace.name}", file_format, partial(_follow, store.directory, trace), _owner)
+        tree.attach(directory, MergedFile(name, sort))
     return directory

@@ -21,8 +21,8 @@ from mounts import DEADLINE_S, NOBODY, Mount, User, wait_until
 from traced import environment_of, processes, program, relayctl, start_trace, traced
 from tracing import finish, recording
 
+from relayfs_fuse.fs.merged import READERS_MAX
 from relayfs_fuse.fs.requests.merging import READY_BYTES
-from relayfs_fuse.fs.traces.merged import READERS_MAX
 
 ROOM = "subbuf_size=256K n_subbufs=8"
 # More than the merge gives out at once.

@@ -9,7 +9,7 @@
 LIBRARY(static);
 
 enum {
-	QUEUE_LIMIT = 1 << 22, /* QUEUE_MAX of native/src/merge/buffer.c */
+	QUEUE_LIMIT = 1 << 22, /* QUEUE_MAX of native/src/merge/live.c */
 	EVENT_BYTES = RELAY_TRACE_HEAD_BYTES + sizeof(uint32_t),
 	MAX_LOOKS = 1000,
 	UNDECLARED = 8

@@ -1,0 +1,200 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Records with their times.
+ *
+ *     |head|record     |head|record|head|record         |....|     head: struct relay_timed_head; . padding
+ *
+ * A short record is copied behind its head on the stack, and both are written as a tracepoint writes an event: the
+ * clock is read when the position is known, and in scheme rseq one restartable section copies all. A longer one is reserved, and
+ * filled in place.
+ *
+ * Readers get the records without the heads. What follows a head that is none, because somebody has overwritten it, is
+ * returned as it is, up to the next hole, or the sub-buffer's end.
+ */
+#define _GNU_SOURCE
+#include "buffer/timed.h"
+
+#include "base/quiet.h"
+#include "buffer/walk.h"
+#include "buffer/write.h"
+
+/* Longer records are filled in place. */
+enum { COPIED_BYTES = 512, READ_SPANS = 64, READ_TRIES = 100 };
+
+/* What is behind the first bytes of a head (struct relay_record_time), and a record. */
+struct rest {
+	uint32_t time_high, length;
+	unsigned char data[COPIED_BYTES];
+};
+
+/* --- writing --- */
+
+/* The bytes of a record with its head; a record that fits nowhere stays as long as it is. */
+static size_t with_head(const struct rchan_buf *buf, size_t length)
+{
+	return length <= buf->largest ? length + RELAY_HEAD_BYTES : length;
+}
+
+static int write_copied(struct rchan_buf *buf, const void *data, size_t length, bool will_retry)
+{
+	struct rest rest;
+	struct relay_record_time time = {.rest = &rest};
+	rest.length = (uint32_t)length;
+	memcpy(rest.data, data, length);
+	length += RELAY_HEAD_BYTES;
+	if (buf->scheme != RELAY_RSEQ)
+		return relay_write_shared(buf, NULL, length, &time, will_retry);
+	/* A blind thread may not read the clock as the fast path does. */
+	if (relay_is_blind())
+		return relay_write_rseq_slow(buf, NULL, length, &time, will_retry);
+	return relay_write_rseq(buf, NULL, length, &time, will_retry);
+}
+
+int relay_timed_reserve(struct rchan_buf *buf, size_t length, bool will_retry, struct relay_claim **claim, void **to)
+{
+	struct relay_slot slot = {.stamped = true, .will_retry = will_retry};
+	int err = relay_reserve_claimed(buf, with_head(buf, length), &slot);
+	if (err)
+		return err;
+	struct relay_timed_head head = {.extended = RELAY_TRACE_EXTENDED,
+	                                .time = {(uint32_t)slot.clock, (uint32_t)(slot.clock >> 32)},
+	                                .length = (uint32_t)length};
+	memcpy(slot.to, &head, sizeof(head));
+	*claim = slot.claim;
+	*to = (char *)slot.to + sizeof(head);
+	return 0;
+}
+
+int relay_timed_write(struct rchan_buf *buf, const void *data, size_t length, bool will_retry)
+{
+	struct relay_claim *claim;
+	void *to;
+	if (length == 0)
+		return 0;
+	if (length <= COPIED_BYTES)
+		return write_copied(buf, data, length, will_retry);
+	int err = relay_timed_reserve(buf, length, will_retry, &claim, &to);
+	if (err)
+		return err;
+	memcpy(to, data, length);
+	relay_commit_claim(buf, claim);
+	return 0;
+}
+
+/* --- reading --- */
+
+/* A record in a span, whose memory others may change: the bytes of its head, 0 if there is none, and those that follow. */
+struct part {
+	size_t head, length;
+};
+
+/* What is at `at`, `left` bytes before the span's end; is_cut: more of it may follow. */
+static struct part part_at(const unsigned char *at, size_t left, bool is_cut)
+{
+	struct relay_timed_head head = {0};
+	memcpy(&head, at, left < sizeof(head) ? left : sizeof(head));
+	/* Prevents a second load. */
+	__asm__ volatile("" : : : "memory");
+	bool is_whole = left >= sizeof(head) && head.length <= left - sizeof(head);
+	if ((is_whole || is_cut) && head.extended == RELAY_TRACE_EXTENDED && head.id == 0)
+		return (struct part){sizeof(head), head.length};
+	return (struct part){0, left};
+}
+
+/* How much is to be taken, and how much was. */
+struct taking {
+	unsigned char *to; /* receives the records; NULL: they are only counted */
+	size_t size, most; /* bytes and records at most */
+	size_t raw;        /* bytes of records with heads */
+	size_t done, n;    /* bytes without, and records */
+};
+
+/* Take whole records. is_cut: the last one may go on behind the spans. */
+static void take(struct taking *taking, const struct relay_span *spans, size_t n, bool is_cut)
+{
+	for (size_t i = 0; i < n; i++) {
+		const unsigned char *at = spans[i].data, *end = at + spans[i].length;
+		while (at < end) {
+			size_t left = (size_t)(end - at);
+			struct part part = part_at(at, left, is_cut && i + 1 == n);
+			if (part.head + part.length > left || part.length > taking->size - taking->done ||
+			    taking->n == taking->most)
+				return;
+			if (taking->to)
+				memcpy(taking->to + taking->done, at + part.head, part.length);
+			taking->done += part.length;
+			taking->raw += part.head + part.length;
+			taking->n++;
+			at += part.head + part.length;
+		}
+	}
+}
+
+/* Of what is about to be consumed, consume only the first `limit` bytes. false: they are overwritten by now. */
+static bool shorten(struct rchan_buf *buf, size_t limit, struct relay_span *spans, int *n_spans, size_t *total)
+{
+	const uint64_t start = buf->plan.start;
+	struct relay_walk walk = {
+	    .buf = buf, .plan = &buf->plan, .spans = spans, .n_spans = (size_t)*n_spans, .max_bytes = limit};
+	pthread_mutex_lock(&buf->walking);
+	relay_work_begin(buf);
+	int err = relay_walk_plan(&walk);
+	pthread_mutex_unlock(&buf->walking);
+	/* relay_walk_plan() has cleared them. */
+	buf->plan.to.reads++;
+	buf->plan.active = true;
+	*n_spans = (int)walk.n_used;
+	*total = walk.total;
+	return !err && walk.total == limit && buf->plan.start == start;
+}
+
+int relay_consume_whole(struct rchan_buf *buf, size_t size, size_t most, struct relay_span *spans, size_t n_spans,
+                        size_t *total)
+{
+	const size_t limit = size < SIZE_MAX - RELAY_HEAD_BYTES ? size + RELAY_HEAD_BYTES : SIZE_MAX;
+	for (int tries = 0; tries < READ_TRIES; tries++) {
+		int n = relay_consume_begin(buf, limit, spans, n_spans, total);
+		if (n <= 0 || !buf->is_timed)
+			return n;
+		struct taking taking = {.size = size, .most = most ? most : SIZE_MAX};
+		take(&taking, spans, (size_t)n, *total == limit);
+		if (taking.raw == *total || (taking.raw && shorten(buf, taking.raw, spans, &n, total)))
+			return n;
+		relay_consume_abort(buf);
+		if (!taking.raw)
+			return -EMSGSIZE;
+	}
+	return -EBUSY;
+}
+
+ssize_t relay_buf_read_records(struct rchan_buf *buf, void *to, size_t size, size_t most)
+{
+	struct relay_span spans[READ_SPANS];
+	size_t total;
+	for (int tries = 0; tries < READ_TRIES; tries++) {
+		int n = relay_consume_whole(buf, size, most, spans, READ_SPANS, &total);
+		if (n <= 0)
+			return n;
+		struct taking taking = {.to = to, .size = size, .most = SIZE_MAX};
+		take(&taking, spans, (size_t)n, false);
+		/* In mode overwrite, also a head may have changed since. */
+		if (taking.raw == total && !relay_consume_valid(buf)) {
+			relay_consume_end(buf);
+			return (ssize_t)taking.done;
+		}
+		relay_consume_abort(buf);
+	}
+	return -EBUSY;
+}
+
+int relay_consume_piece(struct rchan_buf *buf, struct relay_span *piece)
+{
+	size_t total;
+	int n = relay_consume_whole(buf, SIZE_MAX, 1, piece, 1, &total);
+	if (n == 1 && buf->is_timed) {
+		struct part part = part_at(piece->data, piece->length, false);
+		piece->data = (const char *)piece->data + part.head;
+		piece->length = part.length;
+	}
+	return n;
+}

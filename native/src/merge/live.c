@@ -1,0 +1,278 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * A stream of what programs write to (live.h). Each look copies one piece of it. The piece is checked at the next look,
+ * or when the merge asks for a packet, so that the caller can read in between what the program has declared before; then it waits in
+ * a queue. Looks go on while packets wait for relay_merge_limit(), because writers do not wait.
+ *
+ * The watermark of a stream whose queue is empty:
+ *   - If the last look has found nothing more, the time just before it.
+ *   - Otherwise the time of the last event. This alone would let a program hold up all others by writing old times faster than they are
+ *     read. But when the reader leaves the sub-buffer that was the current one at some look, or passes what was the end of a ring, it has
+ *     read all that was written before that look, so the time of that look is a lower bound, too.
+ */
+#define _GNU_SOURCE
+#include "base/clock.h"
+#include "merge/live.h"
+
+#include <errno.h>
+#include <stdlib.h>
+
+enum {
+	FIRST_ROOM = 1 << 16, /* of a piece; where an event is longer, up to ROOM_MAX */
+	ROOM_MAX = 1 << 24,
+	QUEUE_MAX = 1 << 22, /* bytes that wait, from which on nothing more is copied */
+	TRIES =
+	    1000 /* looks in a row that end with -EAGAIN and do not move, after which the buffer counts as damaged */
+};
+
+/* Events that were checked, and a packet's head for them. */
+struct chunk {
+	struct chunk *next;
+	struct relay_packet head;
+	size_t length;
+	unsigned char events[];
+};
+
+struct live_source {
+	struct relay_source source;
+	const struct relay_traced *traced;
+	struct relay_followed *followed;
+	unsigned char *copy; /* of followed->piece, `room` bytes */
+	size_t room;
+	bool is_copied; /* it has still to be checked */
+	bool has_more;  /* the last look has not come to the end */
+	bool is_over;   /* no look finds anything any more */
+	uint32_t tries;
+	struct chunk *first, **last, *given; /* the queue, and what the merge reads */
+	/* In ticks. time: of the last event that was checked. looked: when the last look began. copied: after the last copy.
+	 * told: `looked` when a packet was put into the queue. */
+	uint64_t time, looked, copied, told;
+	/* In ticks: a lower bound of times to come, and what it becomes when followed->number is more than `pending_number`. */
+	uint64_t floor, pending, pending_number;
+	uint64_t n_told; /* records whose loss was told */
+};
+
+static uint64_t seconds(const struct live_source *live, uint64_t n)
+{
+	return n * live->traced->freq;
+}
+
+static void raise_floor(struct live_source *live)
+{
+	struct relay_followed *followed = live->followed;
+	uint64_t number;
+	if (followed->number <= live->pending_number && live->pending)
+		return;
+	live->floor = live->pending;
+	live->pending = 0;
+	if (!followed->head(followed, &number))
+		return;
+	/* A wrong number that a program has stored would never be reached. */
+	uint64_t most = followed->number + followed->ahead;
+	live->pending = live->looked;
+	live->pending_number = number < most ? number : most;
+}
+
+/* The buffer was reset since the look at `before`: what is written from then on is later. */
+static void begin_anew(struct live_source *live, uint64_t before)
+{
+	live->pending = 0;
+	live->floor = before > live->floor ? before : live->floor;
+	live->time = before > live->time ? before : live->time;
+}
+
+/* Append a packet with the first `length` bytes of `copy` to the queue. */
+static void put(struct live_source *live, struct chunk *chunk, uint64_t begin, uint64_t end, size_t length)
+{
+	chunk->next = NULL;
+	chunk->head = (struct relay_packet){
+	    .events_discarded = live->followed->lost, .timestamp_begin = begin, .timestamp_end = end};
+	chunk->length = length;
+	memcpy(chunk->events, live->copy, length);
+	*live->last = chunk;
+	live->last = &chunk->next;
+	live->source.queued += sizeof(*chunk) + length;
+	live->n_told = live->followed->lost;
+	live->told = live->looked;
+}
+
+/* A single event is longer than the piece: have room for more of it. */
+static bool grow(struct live_source *live)
+{
+	size_t room = 2 * live->room;
+	if (live->followed->piece.length < live->room || live->room >= live->followed->longest || room > ROOM_MAX)
+		return false;
+	unsigned char *more = realloc(live->copy, room);
+	if (!more)
+		return false;
+	live->copy = more;
+	live->room = room;
+	return true;
+}
+
+/* Check the piece and pass what is good of it. Returns its bytes. */
+static size_t pass(struct live_source *live, uint64_t begin, uint64_t latest)
+{
+	struct relay_followed *followed = live->followed;
+	struct relay_packet_checked checked;
+	relay_packet_check(live->traced->layouts, live->copy, followed->piece.length, begin, latest, &checked);
+	followed->pass(followed, checked.good_bytes, checked.n_events);
+	bool is_cut = followed->piece.length == live->room && checked.n_events;
+	bool is_short = checked.fault == RELAY_PACKET_CUT || checked.fault == RELAY_PACKET_FIELDS;
+	if (checked.fault && !is_cut && !(is_short && grow(live))) {
+		followed->leave(followed);
+		live->source.n_damaged++;
+	}
+	if (checked.n_events)
+		live->time = checked.time;
+	return checked.good_bytes;
+}
+
+/* Check the piece that was copied, and put it into the queue. false: there is no memory for it, now. */
+static bool settle(struct live_source *live)
+{
+	struct relay_event_head first;
+	const struct relay_piece *piece = &live->followed->piece;
+	uint64_t latest = live->traced->is_past ? INT64_MAX : live->copied + seconds(live, RELAY_AHEAD_S);
+	uint64_t begin = piece->begin > live->time ? piece->begin : live->time;
+	struct chunk *chunk = live->is_copied ? malloc(sizeof(*chunk) + piece->length) : NULL;
+	if (!chunk)
+		return !live->is_copied;
+	live->is_copied = false;
+	size_t length = pass(live, begin, latest);
+	/* Small packets do not keep the memory of large ones. */
+	struct chunk *small = realloc(chunk, sizeof(*chunk) + length);
+	chunk = small ? small : chunk;
+	/* Losses are told at the packet's begin: the time of the event before which they were seen. */
+	if (length && relay_read_head(live->copy, length, begin, &first))
+		put(live, chunk, first.time, live->time, length);
+	else
+		free(chunk);
+	return true;
+}
+
+/* Losses without events are told once a second, and at the end. */
+static void tell_losses(struct live_source *live)
+{
+	uint64_t looked = live->traced->is_past ? 0 : live->looked;
+	uint64_t now = looked > live->time ? looked : live->time;
+	bool is_time = live->is_over || live->looked - live->told >= seconds(live, 1);
+	struct chunk *chunk = live->followed->lost > live->n_told && is_time ? malloc(sizeof(*chunk)) : NULL;
+	if (chunk)
+		put(live, chunk, now, now, 0);
+}
+
+/* A look would find something, and there is room for it. */
+static void note_behind(struct live_source *live)
+{
+	live->source.is_behind = live->has_more && live->source.queued < QUEUE_MAX;
+}
+
+static void look(struct relay_source *source, bool consumes)
+{
+	struct live_source *live = (struct live_source *)source;
+	if (!settle(live) || live->is_over || live->source.queued >= QUEUE_MAX)
+		return;
+	struct relay_followed *followed = live->followed;
+	const struct relay_followed was = *followed;
+	const uint64_t before = live->looked;
+	live->looked = relay_clock_now(live->traced->clock);
+	raise_floor(live);
+	int result = followed->copy(followed, live->copy, live->room);
+	live->copied = relay_clock_now(live->traced->clock);
+	bool has_moved = followed->number != was.number || followed->offset != was.offset;
+	source->n_damaged += followed->n_damaged - was.n_damaged;
+	if (followed->resets != was.resets)
+		begin_anew(live, before);
+	live->tries = result == -EAGAIN && !has_moved ? live->tries + 1 : 0;
+	if (result < 0 && (result != -EAGAIN || live->tries == TRIES))
+		source->error = -EBADMSG;
+	live->is_copied = result == 1;
+	live->has_more = !source->error && (result == -EAGAIN || (result == 1 && followed->piece.has_more));
+	live->is_over = source->error || (result == 0 && (source->is_finished || live->traced->is_past));
+	if (live->is_over && !source->error && followed->end(followed))
+		source->error = -EBADMSG;
+	if (!live->is_copied)
+		tell_losses(live);
+	note_behind(live);
+	if (consumes && !source->error && followed->consume)
+		followed->consume(followed);
+}
+
+static int next_packet(struct relay_source *source, struct relay_source_packet *packet)
+{
+	struct live_source *live = (struct live_source *)source;
+	settle(live);
+	free(live->given);
+	live->given = live->first;
+	if (live->given) {
+		live->first = live->given->next;
+		live->last = live->first ? live->last : &live->first;
+		live->source.queued -= sizeof(*live->given) + live->given->length;
+		packet->head = live->given->head;
+		packet->events = live->given->events;
+		packet->length = live->given->length;
+		note_behind(live);
+		return RELAY_SOURCE_PACKET;
+	}
+	packet->watermark = live->looked;
+	packet->has_told = live->followed->lost == live->n_told;
+	if (live->is_over)
+		return source->error ? source->error : RELAY_SOURCE_ENDED;
+	if (live->has_more || live->is_copied)
+		packet->watermark = live->time > live->floor ? live->time : live->floor;
+	return RELAY_SOURCE_EMPTY;
+}
+
+static void close_live(struct relay_source *source)
+{
+	struct live_source *live = (struct live_source *)source;
+	free(live->given);
+	for (struct chunk *next, *chunk = live->first; chunk; chunk = next) {
+		next = chunk->next;
+		free(chunk);
+	}
+	free(live->copy);
+	live->followed->close(live->followed);
+	free(live);
+}
+
+int relay_merge_add_followed(struct relay_merge *merge, int process, uint32_t cpu, struct relay_followed *followed)
+{
+	const struct relay_traced *traced = relay_merge_process(merge, process);
+	struct live_source *live = calloc(1, sizeof(*live));
+	unsigned char *copy = malloc(FIRST_ROOM);
+	int err = !live || !copy ? -ENOMEM : !traced || !traced->clock ? -EINVAL : 0;
+	if (err) {
+		free(copy);
+		free(live);
+		followed->close(followed);
+		return err;
+	}
+	*live = (struct live_source){.source = {.next = next_packet,
+	                                            .close = close_live,
+	                                            .look = look,
+	                                            .begin = traced->is_past ? 0 : relay_clock_now(traced->clock)},
+	                                 .traced = traced,
+	                                 .followed = followed,
+	                                 .copy = copy,
+	                                 .room = FIRST_ROOM};
+	live->last = &live->first;
+	return relay_merge_add_source(merge, process, cpu, &live->source, 0);
+}
+
+void relay_times_begin(struct relay_times *times)
+{
+	times->latest = relay_clock_now(times->traced->clock) + RELAY_AHEAD_S * times->traced->freq;
+}
+
+uint64_t relay_times_next(struct relay_times *times, uint64_t time, uint64_t *n_damaged)
+{
+	if (time > times->latest) {
+		time = times->latest;
+		++*n_damaged;
+	}
+	if (time > times->last)
+		times->last = time;
+	return times->last;
+}

@@ -1,0 +1,133 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Reading a ring beside its consumer.
+ *
+ *     follow     consumer              reserved
+ *     v          v                     v
+ *     |hAAA|hBBBB|hCC|hDDDD|dEE|BFFFFFF|....        h header  d DISCARD  B BUSY
+ *     '-- consumed, and '
+ *         not overwritten
+ *
+ * Records that were consumed stay in memory until a producer reserves their room again. With `times` producers store
+ * only into what is reserved, and at most one header behind it. So a record that was copied is intact if the end of what is reserved is less
+ * than the ring's size ahead afterwards; in mode overwrite, if `oldest` has not passed it. If it is not intact, the reader goes on with the
+ * oldest record that was not consumed or overwritten, and counts those in between.
+ */
+#define _GNU_SOURCE
+#include "ring/follow.h"
+
+#include "base/latch.h"
+#include "ring/consumer.h"
+
+#include <errno.h>
+#include <string.h>
+
+/* Tries to copy a record before the caller has to call again. */
+enum { COPY_TRIES = 100 };
+
+static uint64_t refused(const struct relay_ring *ring)
+{
+	const struct relay_ring_state *state = ring->state;
+	const struct relay_latch *const latches[] = {&state->lost_full, &state->lost_too_large, &state->lost_disabled};
+	uint64_t sum = 0, records, bytes;
+	for (size_t i = 0; i < sizeof(latches) / sizeof(latches[0]); i++) {
+		relay_latch_read_or_zero(latches[i], &records, &bytes);
+		sum += records;
+	}
+	return sum;
+}
+
+int relay_ring_follow_start(struct relay_ring_follow *follow, struct relay_ring *ring)
+{
+	*follow = (struct relay_ring_follow){.ring = ring, .refused = refused(ring)};
+	int err = relay_ring_consumer_read(ring, &follow->counts, true);
+	if (!err)
+		err = relay_ring_consumer_catch_up(ring, &follow->counts);
+	follow->counts.missed = 0;
+	return err;
+}
+
+static bool is_intact(const struct relay_ring *ring, uint64_t pos)
+{
+	if (ring->mode == RELAY_OVERWRITE)
+		return !relay_ring_is_lapped(ring, pos);
+	/* Pairs with relay_ring_take_place(), relay_rseq_ring_reserve() and relay_persist_ring_reserve(), after which the producer
+	 * stores: what the caller has loaded is of before. */
+	__atomic_thread_fence(__ATOMIC_ACQUIRE);
+	return relay_ring_reserved(ring) - pos <= ring->size - RELAY_RING_HEADER_BYTES;
+}
+
+/* Move to the oldest record that was not consumed. Returns 0 or -EBADMSG. */
+static int catch_up(struct relay_ring_follow *follow)
+{
+	struct relay_ring_counts *counts = &follow->counts, now;
+	int err = relay_ring_consumer_read(follow->ring, &now, true);
+	if (err || !relay_ring_is_behind(counts->position, now.position))
+		return err;
+	if (now.foreign > counts->foreign)
+		follow->foreign += now.foreign - counts->foreign;
+	now.missed = counts->missed;
+	if (now.records > counts->records)
+		now.missed += now.records - counts->records;
+	*counts = now;
+	return 0;
+}
+
+/* Copy the record at follow->counts.position. Returns false if it was overwritten meanwhile. */
+static bool copy_here(const struct relay_ring_follow *follow, uint32_t length, struct relay_ring_copy *record, void *to,
+                      size_t size)
+{
+	const struct relay_ring *ring = follow->ring;
+	const uint64_t pos = follow->counts.position;
+	const unsigned char *at = relay_ring_at(ring, pos) + RELAY_RING_HEADER_BYTES;
+	const uint32_t time_bytes = relay_ring_time_of(ring, length);
+	record->time = 0;
+	record->length = length - time_bytes;
+	memcpy(&record->time, at, time_bytes);
+	memcpy(to, at + time_bytes, record->length < size ? record->length : size);
+	record->behind = follow->counts;
+	record->behind.position += relay_ring_total(length);
+	record->behind.records++;
+	record->behind.bytes += length;
+	return is_intact(ring, pos);
+}
+
+int relay_ring_follow_copy(struct relay_ring_follow *follow, struct relay_ring_copy *record, void *to, size_t size,
+                           uint32_t *work)
+{
+	struct relay_ring *ring = follow->ring;
+	for (int tries = 0; tries < COPY_TRIES && *work; tries++) {
+		struct relay_ring_counts counts = follow->counts;
+		uint32_t length = 0;
+		int result = relay_ring_find_next(ring, &counts, &length, work);
+		if (!is_intact(ring, counts.position)) {
+			relay_damage_forget(&ring->damage);
+			if (ring->mode != RELAY_OVERWRITE && catch_up(follow))
+				return -EBADMSG;
+			continue;
+		}
+		if (result == -EBADMSG)
+			return result;
+		follow->counts = counts;
+		if (result == 1 && copy_here(follow, length, record, to, size))
+			return 1;
+		if (result != 1)
+			return result == -EINPROGRESS ? -EAGAIN : 0;
+	}
+	return -EAGAIN;
+}
+
+void relay_ring_follow_pass(struct relay_ring_follow *follow, const struct relay_ring_copy *record)
+{
+	follow->counts = record->behind;
+}
+
+uint64_t relay_ring_follow_lost(struct relay_ring_follow *follow)
+{
+	uint64_t since = refused(follow->ring) - follow->refused;
+	uint64_t lost = follow->counts.missed + (follow->foreign > 0) + since;
+	/* The words that count refused records are others', who may have stored anything there. */
+	if (since <= INT64_MAX && lost > follow->lost)
+		follow->lost = lost;
+	return follow->lost;
+}

@@ -1,0 +1,280 @@
+"""The files `merged` and `merged.json`: lines in the order of their times.
+
+Those of a trace (traces/merged.py) have the events of all processes, those of a channel with `times` (channel_files.py) the
+records of all CPUs. Each open file reads the buffers independently of all other readers, and consumes nothing: see
+reading/live.py and reading/records.py. An event or record is given out when it is DELAY_NS old, because until then an
+earlier one may be written.
+
+A program that reads to the end, as cat(1) does, gets what the buffers had at its first read(2); then a read(2) returns
+0. Further reads return newer lines, if there are any; tail(1) follows the file in this way. If a program polls the file,
+it has no end: it is readable whenever there are lines.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import logging
+import os
+import stat
+import time
+from contextlib import AbstractContextManager, ExitStack, closing
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from relayfs_fuse.fs.attributes import Attributes
+from relayfs_fuse.fs.kinds.base import BLOCK_SIZE
+from relayfs_fuse.fs.kinds.handles import Handle
+from relayfs_fuse.fs.nodes import Node, failure
+from relayfs_fuse.native.library import Closing
+from relayfs_fuse.native.merge import EVER, Export, Style
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import pyfuse3
+
+    from relayfs_fuse.fs import tap
+    from relayfs_fuse.fs.opener import Opening
+    from relayfs_fuse.fs.requests.acts import Acts
+    from relayfs_fuse.fs.store import Store
+    from relayfs_fuse.native.merge import Merge
+
+log = logging.getLogger(__name__)
+
+# How many of these files can be read at once. Each needs descriptors and mappings for all processes of its trace.
+READERS_MAX = 16
+# How many of the bytes read last can be read again.
+KEPT_BYTES = BLOCK_SIZE
+# As `relayctl view --delay`.
+DELAY_NS = 200_000_000
+# The end of the file is fixed after so many looks that left nothing unread: the first finds events, the second the
+# losses after them, and the third finds nothing.
+_QUIET_LOOKS = 3
+
+
+class Followed(Protocol):
+    """What is followed: Live or Records.
+
+    merged: where the events are
+    """
+
+    merged: Merge
+
+    def look(self) -> int:
+        """Have the merge look at all buffers; return the time just before, ns since 1970, or EVER."""
+
+    def tick(self) -> bool:
+        """Check now and then for changes that nothing reports; False: all is over, and all was read."""
+
+
+class Sort(NamedTuple):
+    """What a file `merged` shows.
+
+    about: what of, for the log
+    file_format: of native.merge.FORMATS
+    follow: begins to follow it, and lets go of it at the end; it is given a function that is called with lines for users.
+        May block
+    owner: returns permission bits, owner and group; only who may read all of it may read this
+    """
+
+    about: str
+    file_format: str
+    follow: Callable[[Callable[[str], None]], AbstractContextManager[Followed]]
+    owner: Callable[[], tuple[int, int, int]]
+
+
+class Events(Closing):
+    """The events or records, as one open file gives them; all of this may block.
+
+    has_caught_up: whether all that the buffers had when this was made was given out
+    is_over: whether the trace or channel was removed, or is of an earlier boot, and all was given out
+    """
+
+    def __init__(self, sort: Sort) -> None:
+        self.has_caught_up = self.is_over = False
+        self._is_json = sort.file_format.endswith("json")
+        self._about = sort.about
+        self._said: list[str] = []
+        self._looked = self._limit = 0
+        self._first = EVER
+        self._end: int | None = None
+        self._n_quiet = 0
+        with ExitStack() as stack:
+            self._live = stack.enter_context(sort.follow(self._say))
+            style = Style(sort.file_format, marks_late=True)
+            self._export = stack.enter_context(closing(Export(self._live.merged, style)))
+            self._stack = stack.pop_all()
+
+    def close(self) -> None:
+        """Let go of all buffers."""
+        self._stack.close()
+
+    def step(self) -> bytes:
+        """Return the next whole lines, a bounded number; b"": there are none now, or has_caught_up has become True."""
+        lines = bytes(self._export.piece())
+        if not lines and not self._is_at_end():
+            self._look()
+            lines = bytes(self._export.piece())
+        notices = b"".join(map(self._line, self._said))
+        self._said.clear()
+        return notices + lines
+
+    def _look(self) -> None:
+        self._looked = self._live.look()
+        self._limit = self._looked if self._looked == EVER else self._looked - DELAY_NS
+        self._first = min(self._first, self._looked)
+        self._live.merged.limit(self._limit)
+        self.is_over = not self._live.tick()
+
+    def _is_at_end(self) -> bool:
+        """Set has_caught_up, after all events up to the limit were given out; return whether it has become True."""
+        merged = self._live.merged
+        if self.has_caught_up or not self._looked:
+            return False
+        self._n_quiet += not merged.is_behind
+        # If a program goes on writing, losses are given out with its next events. The end does not wait for these.
+        if self._end is None and (self._n_quiet == _QUIET_LOOKS or self._first <= self._limit < EVER):
+            self._end = 0 if self._looked == EVER else self._looked
+        self.has_caught_up = self._end is not None and self._limit >= self._end and not merged.is_behind_limit
+        return self.has_caught_up
+
+    def _say(self, line: str) -> None:
+        self._said.append("".join(char if char.isprintable() else "?" for char in line))
+        log.info("%s: %s", self._about, self._said[-1])
+
+    def _line(self, said: str) -> bytes:
+        return f"{json.dumps({'notice': said}) if self._is_json else f'# {said}'}\n".encode()
+
+
+class MergedHandle(Handle):
+    """An open file `merged`.
+
+    begin: makes its Events; may block
+    thread: the thread that opened it
+    n_given: how many bytes were read from it
+    lines: whole lines that can be read; of the first one, a part may have been read
+    changed_ns: when lines were added last, in ns since 1970
+    has_caught_up, is_over: see Events
+    is_polled: whether a program has polled the file
+    """
+
+    def __init__(self, node: MergedFile, opening: Opening) -> None:
+        super().__init__(opening)
+        self.begin = partial(Events, node.sort)
+        self.thread = opening.request.pid
+        self.n_given = 0
+        self.lines = bytearray()
+        self.changed_ns = time.time_ns()
+        self.has_caught_up = self.is_over = self.is_polled = False
+        self._end: int | None = None  # a read at this offset returns nothing
+        self._kept = bytearray()  # the last bytes that were read
+        self._handles = node.handles
+        self._handles[self.number] = self
+
+    @property
+    def kept_bytes(self) -> int:
+        """The length of the lines, and of those that were read last."""
+        return len(self.lines) + len(self._kept)
+
+    def drop_kept(self) -> None:
+        """Free the lines that were read."""
+        self._kept.clear()
+
+    def put(self, lines: bytes, has_caught_up: bool) -> None:
+        """Add lines; has_caught_up: whether the end of the file is now after them."""
+        if lines:
+            self.lines += lines
+            self.changed_ns = time.time_ns()
+        if has_caught_up and not self.has_caught_up:
+            self._end = self.n_given + len(self.lines)
+        self.has_caught_up = has_caught_up
+
+    def take(self, offset: int, size: int) -> bytes | None:
+        """Return the next whole lines, or a part of a line longer than `size`; b"": the end; None: there are none now.
+
+        offset: where the last read ended, or before, as head(1) seeks back; OSError: EINVAL if those bytes are not kept
+        """
+        back = self.n_given - offset
+        if back:
+            if not 0 < back <= len(self._kept):
+                raise failure(errno.EINVAL)
+            return bytes(self._kept[-back:][:size])
+        end = None if self.is_polled else self._end
+        length = min(size, len(self.lines) if end is None else end - self.n_given)
+        if not length:
+            self._end = None
+            return b"" if end is not None or self.is_over else None
+        if length < len(self.lines):
+            length = self.lines.rfind(b"\n", 0, length) + 1 or length
+        taken = bytes(self.lines[:length])
+        del self.lines[:length]
+        self._kept += taken
+        del self._kept[:-KEPT_BYTES]
+        self.n_given += length
+        return taken
+
+    async def read(self, acts: Acts, offset: int, size: int, request: tap.Request) -> bytes:
+        """Return the next lines, or nothing at the end; OSError: EINTR if the request is interrupted."""
+        return await acts.streams.interruptible(partial(acts.merging.read, self, offset, size, request), request)
+
+    def poll(self, acts: Acts, notify: pyfuse3.PollHandle | None) -> int:
+        """Return whether there are lines, and show no end from now on."""
+        self.is_polled = True
+        return acts.merging.poll(self, notify)
+
+    async def close(self, acts: Acts) -> None:
+        """Let go of the buffers."""
+        del self._handles[self.number]
+        acts.merging.forget(self)
+
+
+class MergedFile(Node):
+    """A file `merged` or `merged.json`.
+
+    sort: what it shows
+    handles: its open files, by number
+    """
+
+    def __init__(self, name: str, sort: Sort) -> None:
+        super().__init__(name)
+        self._sort: Sort | None = sort
+        self.handles: dict[int, MergedHandle] = {}
+
+    @property
+    def sort(self) -> Sort:
+        """What it shows; OSError: ESTALE after the trace or channel was removed."""
+        if self._sort is None:
+            raise failure(errno.ESTALE)
+        return self._sort
+
+    def let_go(self) -> None:
+        """Drop what refers to the buffers."""
+        self._sort = None
+
+    @property
+    def has_end(self) -> bool:
+        """Whether lseek(2) with SEEK_END works: tail(1) would read backwards from there."""
+        return False
+
+    def attributes(self, store: Store, pid: int) -> Attributes:
+        """Return what stat(2) shows.
+
+        For a thread that has opened it, the size is the bytes that it has read and can read now, which `tail -f` needs.
+        """
+        own = [handle for handle in self.handles.values() if handle.thread == pid]
+        size, changed_ns = (own[-1].n_given + len(own[-1].lines), own[-1].changed_ns) if own else (0, time.time_ns())
+        size = max(1, size)  # sendfile(2), by which busybox cat reads, finds the end of an empty file
+        mode, uid, gid = self.sort.owner() if self._sort else (0, os.geteuid(), os.getegid())
+        return Attributes(self.inode, stat.S_IFREG | mode, uid, gid, size, changed_ns, store.began_ns)
+
+    def check_usable(self) -> None:
+        """Raise OSError: ESTALE after the trace or channel was removed."""
+        if self.removed:
+            raise failure(errno.ESTALE)
+
+    def open(self, opening: Opening) -> MergedHandle:
+        """Return a new handle; OSError: EACCES unless O_RDONLY is asked."""
+        if opening.truncates or opening.access != os.O_RDONLY:
+            raise failure(errno.EACCES)
+        return MergedHandle(self, opening)

@@ -1,0 +1,109 @@
+"""The records of a channel with `times` while programs write them, of all CPUs, in the order of their times.
+
+The buffers are read beside their readers, and nothing is consumed: see native/src/merge/live.c. If the memory of one is
+damaged, only its own records end.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from relayfs_fuse import native
+from relayfs_fuse.native.library import Closing
+from relayfs_fuse.native.merge import EventKind, Merge, MergedProcess
+from relayfs_fuse.native.tables import CLOCKS
+from relayfs_fuse.native.trace import read_clocks
+from relayfs_fuse.reading.damage import reason
+from relayfs_fuse.tracefiles.ctf import offset_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+_NS = 1_000_000_000
+# How often the state of the buffers is checked.
+_TICK_S = 0.5
+# How a record with its time is declared: native/include/relayfs/layout.h, struct relay_timed_head.
+_RECORD = EventKind(0, "relay:record", (("record", "bytes"),), True, None)
+# A clock of unknown frequency is measured from when this module was loaded, over at least this time.
+_MEASURE_NS = 200_000_000
+_FIRST = {clock.number: read_clocks(clock.number) for clock in CLOCKS.values() if clock.is_available and not clock.freq}
+
+
+class Records(Closing):
+    """Follow the buffers of a channel, by their numbers; OSError.
+
+    memories: which are closed with this
+    say: called with a line for users when something goes wrong
+    merged: where the records are
+    """
+
+    def __init__(self, memories: Sequence[native.ChannelMemory], say: Callable[[str], None]) -> None:
+        self.merged = Merge()
+        self._memories = memories
+        self._say = say
+        self._n_damaged = [0] * len(memories)
+        self._finished = [False] * len(memories)
+        self._ticked = time.monotonic()
+        # Each buffer is a process of its own for the merge, from which it can be removed.
+        self._numbers: dict[int, int] = {}
+        clock = memories[0].stats().times
+        ticks = _conversion(clock)
+        for cpu, memory in enumerate(memories):
+            process = MergedProcess("", 0, cpu, (), ticks, (_RECORD,), live_clock=clock)
+            self._numbers[cpu] = self.merged.add_process(process)
+            try:
+                memory.add_to(self.merged, self._numbers[cpu], cpu)
+            except OSError as error:
+                self._drop(cpu, reason(error))
+
+    def close(self) -> None:
+        """Let go of all buffers."""
+        self.merged.close()
+        for memory in self._memories:
+            memory.close()
+
+    def look(self) -> int:
+        """Have the merge look at all buffers; return the time just before, ns since 1970."""
+        return self.merged.look(consumes=False)
+
+    def tick(self) -> bool:
+        """Check the buffers now and then; False: the channel was removed, and all is read."""
+        if time.monotonic() - self._ticked >= _TICK_S:
+            self._ticked = time.monotonic()
+            for cpu in list(self._numbers):
+                self._check(cpu)
+        return bool(self._numbers)
+
+    def _check(self, cpu: int) -> None:
+        number, memory = self._numbers[cpu], self._memories[cpu]
+        stats = self.merged.process_stats(number)
+        if stats.n_damaged > self._n_damaged[cpu]:
+            if not self._n_damaged[cpu]:
+                self._say(f"cpu {cpu}: somebody has overwritten times or lengths of records, or a record is too long; what "
+                          "cannot be shown counts as lost")  # fmt: skip
+            self._n_damaged[cpu] = stats.n_damaged
+        if stats.error:
+            self._drop(cpu, memory.damage())
+        elif not stats.n_open:
+            self.merged.remove(self._numbers.pop(cpu))
+        elif not self._finished[cpu] and memory.state() & native.IS_CLOSED:
+            self.merged.finish(number)
+            self._finished[cpu] = True
+
+    def _drop(self, cpu: int, why: str) -> None:
+        self.merged.remove(self._numbers.pop(cpu))
+        self._say(f"cpu {cpu}: its memory is damaged: {why}; it is not shown any further")
+
+
+def _conversion(number: int) -> tuple[int, int, int]:
+    """Return ticks a second, and seconds and ticks between 1970 and the clock's zero."""
+    now = read_clocks(number)
+    freq = next(clock.freq for clock in CLOCKS.values() if clock.number == number)
+    if not freq:
+        first = _FIRST[number]
+        if now.mono_ns - first.mono_ns < _MEASURE_NS:
+            time.sleep(_MEASURE_NS / _NS)
+            now = read_clocks(number)
+        freq = max(1, round((now.ticks - first.ticks) * _NS / (now.mono_ns - first.mono_ns)))
+    return (freq, *offset_of(freq, now.real_ns, now.ticks))
