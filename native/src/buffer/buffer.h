@@ -92,7 +92,6 @@ struct rchan_buf {
 	char *relay_file; /* path of the mount's file, through which threads write that cannot write here; NULL: none */
 	void *hold;       /* a mapped page of a file of the mount, see relay_buf_hold(); or NULL */
 	uint32_t reserve; /* enum relay_reserve, or RELAY_RESERVE_TIMED */
-	bool is_timed;    /* records have heads: struct relay_timed_head */
 	uint32_t timestamp; /* enum relay_timestamp */
 	uint32_t start_reserve, channel_start_reserve;
 	/* upper 16 bits of start_clock of the current sub-buffer or an earlier one; a time with the same upper bits
@@ -102,6 +101,7 @@ struct rchan_buf {
 	bool never_waits;
 	bool moving;    /* its memory is being replaced: a writer that finds RELAY_RESETTING waits until it is clear */
 	bool may_block; /* threads may wait up to a second for a lock; the file server may not, and tries again later */
+	bool is_timed;  /* records have heads: struct relay_timed_head */
 	uint32_t wait_lost;               /* wait_lost of base/robust_lock.h, for all locks of this buffer */
 	struct rchan *chan;               /* the channel; NULL: the buffer was opened alone */
 	const struct rchan_callbacks *cb; /* NULL: none */
