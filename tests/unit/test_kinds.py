@@ -49,7 +49,7 @@ def questions(tree: ast.AST, kinds: set[str]) -> Iterator[int]:
 
 def test_only_the_kinds_own_files_know_which_kind_it_is():
     kinds = classes_of_kinds() | {"RELAY", "RING"}
-    assert {"Buffer", "Stats", "RingMemory", "RingStats", "StoredBuffer", "StoredRing", "RingHandle"} <= kinds
+    assert {"Buffer", "Stats", "RingMemory", "RingStats", "StoredBuffer", "StoredRing", "BufferHandle"} <= kinds
     found = [
         f"{path.relative_to(ROOT)}:{line}"
         for path in sorted(PACKAGE.rglob("*.py"))

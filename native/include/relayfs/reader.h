@@ -35,7 +35,8 @@ struct relay_reader;
 struct relay_reader *relay_reader_open(const char *relay_file);
 
 /*
- * Wait for data and return the next piece: part of one sub-buffer, whole records, without padding.
+ * Wait for data and return the next piece: part of one sub-buffer, whole records, without padding. In a channel with `times` a piece is
+ * one record, without its time.
  *
  * data, length  the piece in shared memory, valid until relay_reader_done()
  * timeout_ms    -1: wait for ever; 0: do not wait

@@ -132,6 +132,8 @@ void *relay_rings_reserve(struct relay_rings *rings, size_t length, uint64_t fla
  * Return the next committed record in place, without a copy. May be called again before relay_ring_release(), which
  * consumes all records returned until then.
  *
+ * In a ring with `times` the record's time (ring_layout.h) is in the 8 bytes before it.
+ *
  * 1: `*length` bytes at `*data`, valid until release() or abort(); 0: there is none; -EPIPE: there is none, and the ring is
  * closed; -EBUSY: another thread consumes; -EBADMSG: damaged, see relay_ring_damaged_at(); -EOPNOTSUPP: overwrite mode.
  */

@@ -96,6 +96,8 @@ static struct part part_at(const unsigned char *at, size_t left, bool is_cut)
 	/* Prevents a second load. */
 	__asm__ volatile("" : : : "memory");
 	bool is_whole = left >= sizeof(head) && head.length <= left - sizeof(head);
+	if (is_cut && left < sizeof(head))
+		return (struct part){sizeof(head), 0};
 	if ((is_whole || is_cut) && head.extended == RELAY_TRACE_EXTENDED && head.id == 0)
 		return (struct part){sizeof(head), head.length};
 	return (struct part){0, left};
