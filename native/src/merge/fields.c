@@ -13,7 +13,8 @@ struct relay_fields relay_event_fields(const struct relay_event *event)
 	                             .last = first + event->declared->n_fields,
 	                             .at = event->fields,
 	                             .end = event->end,
-	                             .before = ""};
+	                             .before = "",
+	                             .has_structs = event->has_structs};
 }
 
 static void load_number(struct relay_value *value, const unsigned char *at)
@@ -126,19 +127,14 @@ static bool read_value(struct relay_fields *fields, struct relay_value *value, u
 	return false;
 }
 
-/* Find out which structs end and begin before a value. Most events have none. */
+/* Find out which structs end and begin before a value. */
 static void place(struct relay_fields *fields, struct relay_value *value)
 {
 	size_t length;
+	value->n_ended = fields->depth - relay_common_structs(fields->before, value->name, &length);
+	value->begun += length;
 	value->own_name = relay_field_own_name(value->name);
-	value->begun = value->name;
-	value->n_ended = 0;
-	if (fields->depth || value->own_name != value->name) {
-		const uint32_t common = relay_common_structs(fields->before, value->name, &length);
-		value->n_ended = fields->depth - common;
-		value->begun += length;
-		fields->depth = relay_field_depth(value->name);
-	}
+	fields->depth = relay_field_depth(value->name);
 	fields->before = value->name;
 }
 
@@ -147,12 +143,14 @@ bool relay_fields_next(struct relay_fields *fields, struct relay_value *value)
 	if (fields->field == fields->last)
 		return false;
 	const struct relay_trace_field *field = fields->field++;
-	value->name = field->name;
+	value->name = value->own_name = value->begun = field->name;
+	value->n_ended = 0;
 	value->type = relay_field_base(field->type);
 	value->label = NULL;
 	value->is_array = false;
 	if (!read_value(fields, value, field->type))
 		return false;
-	place(fields, value);
+	if (fields->has_structs)
+		place(fields, value);
 	return true;
 }

@@ -136,6 +136,7 @@ static bool next_in_packet(struct relay_stream *stream)
 		stream->event = (struct relay_event){.time = time,
 		                                     .stream = stream,
 		                                     .declared = declared,
+		                                     .has_structs = cursor->layout->has_structs,
 		                                     .context = cursor->context,
 		                                     .fields = cursor->context + cursor->layouts->context_bytes,
 		                                     .end = cursor->at};

@@ -66,7 +66,8 @@ struct relay_event {
 	const struct relay_trace_event *declared;
 	const unsigned char *context, *fields, *end;
 	uint64_t lost, since;
-	bool is_late; /* the merge had given out a later one */
+	bool is_late;     /* the merge had given out a later one */
+	bool has_structs; /* of its fields, some are in structs */
 };
 
 enum relay_stream_state { RELAY_STREAM_EVENT, RELAY_STREAM_EMPTY, RELAY_STREAM_ENDED };
@@ -103,6 +104,7 @@ struct relay_fields {
 	const unsigned char *at, *end;
 	const char *before; /* the name of the last one; "": there was none */
 	uint32_t depth;     /* in how many structs it is */
+	bool has_structs;   /* names may have dots */
 };
 
 struct relay_value {

@@ -85,6 +85,14 @@ static int make_room(struct relay_layouts *layouts)
 	return 0;
 }
 
+static bool has_structs(const struct relay_trace_event *event)
+{
+	for (uint32_t i = 0; i < event->n_fields; i++)
+		if (strchr(event->fields[i].name, '.'))
+			return true;
+	return false;
+}
+
 /* event: NULL or a copy, which belongs to the layouts on success. */
 static int add(struct relay_layouts *layouts, uint64_t id, const uint32_t *types, uint32_t n_types,
                struct relay_trace_event *event)
@@ -107,7 +115,7 @@ static int add(struct relay_layouts *layouts, uint64_t id, const uint32_t *types
 		return -ENOMEM;
 	size_t i = index_of(layouts, id);
 	memmove(&layouts->at[i + 1], &layouts->at[i], (layouts->n - i) * sizeof(*layouts->at));
-	layouts->at[i] = (struct relay_layout){id, steps, event};
+	layouts->at[i] = (struct relay_layout){id, steps, event, event && has_structs(event)};
 	layouts->n++;
 	return 0;
 }

@@ -337,7 +337,7 @@ TEST(fields_of_all_types_have_their_values)
 					    "\x00\x00\x00\x00\x00\x00\x04\x40"
 					    "text\0"
 					    "\3\0\0\0a\0b";
-	struct relay_fields at = {NULL, fields, fields + 12, data, data + sizeof(data) - 1, "", 0};
+	struct relay_fields at = {NULL, fields, fields + 12, data, data + sizeof(data) - 1, "", 0, false};
 	struct relay_value value;
 	uint64_t u[] = {0xff, 0xfffe, 0xfffffffd, 0xfffffffffffffffc};
 
@@ -370,7 +370,7 @@ TEST(fields_that_are_cut_are_none)
 			unsigned char *copy = malloc(n + !n);
 
 			memcpy(copy, data, n);
-			struct relay_fields at = {NULL, &kinds[kind], &kinds[kind] + 1, copy, copy + n, "", 0};
+			struct relay_fields at = {NULL, &kinds[kind], &kinds[kind] + 1, copy, copy + n, "", 0, false};
 
 			CHECK(!relay_fields_next(&at, &value));
 			free(copy);
@@ -382,7 +382,7 @@ TEST(names_of_fields_say_where_structs_begin_and_end)
 	static const char *const names[] = {"n", "s.x", "s.t.u.x", "s.tu.x", "tu.x", "n.x", "..", "", "a."};
 	static const unsigned char data[sizeof(names) / sizeof(*names)];
 	struct relay_trace_field fields[sizeof(data)];
-	struct relay_fields at = {NULL, fields, fields + sizeof(data), data, data + sizeof(data) - 1, "", 0};
+	struct relay_fields at = {NULL, fields, fields + sizeof(data), data, data + sizeof(data) - 1, "", 0, true};
 	struct relay_value value;
 	char shown[128] = "";
 	size_t length;
