@@ -347,6 +347,10 @@ def test_perfetto_is_not_written_to_a_terminal(store, run, out):
     assert "-o FILE" in done.stdout
 
 
+ON_THREADS = (
+    "select count(1) from slice join thread_track on slice.track_id = thread_track.id where slice.name in"
+    " ('app:forms', 'app:structs')"
+)
 FORMS = """
 from relayfs_fuse.trace import Event
 event = Event("app", "forms", {"ns": "i32[]", "pair": "x8[2]", "state": "u8{IDLE=0,BUSY=1}", "d": "f64[1]"})
@@ -373,12 +377,15 @@ def test_arrays_enums_and_structs_are_arguments(store, out, option):
         first, second = (dict(rows(query, sql.format(which, "app:forms"))) for which in ("min", "max"))
         nested = dict(rows(query, sql.format("min", "app:structs")))
         values = rows(query, "select value from counter")
+        (lanes,) = rows(query, ON_THREADS)
     first, second = ({key.removeprefix(f"{prefix}."): value for key, value in one.items()} for one in (first, second))
     assert (first["ns[0]"], first["ns[1]"], first["state"], first["d[0]"]) == (-5, 7, "BUSY", 0.5)
     assert [int(str(first[f"pair[{i}]"]), 0) for i in range(2)] == [1, 2]
     assert (second["state"], second["pair[0]"] is not None) == (9, True)
     assert not any(key.startswith("ns[") for key in second)
     assert values == [(3.0,)]
+    # No field of a struct says which track an event is on.
+    assert lanes == (3,)
     assert {key.removeprefix(f"{prefix}."): value for key, value in nested.items()} == {
         "at.x": -5, "at.to.state": "BUSY", "at.to.ns[0]": 6, "at.to.ns[1]": 7, "at.counter_value": 9, "scope_x.y": 3,
         "text": "long" * 100,

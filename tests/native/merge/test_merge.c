@@ -403,6 +403,18 @@ TEST(names_of_fields_say_where_structs_begin_and_end)
 	CHECK_EQ(at.depth, 0);
 }
 
+TEST(fields_are_in_a_few_structs_alone)
+{
+	struct relay_trace_field field = {"1.2.3.4.5.6.7.8.n", RELAY_TRACE_U8};
+	const struct relay_trace_event declared = {.provider = "p", .name = "e", .fields = &field, .n_fields = 1};
+	struct relay_layouts *layouts = relay_layouts_new(0);
+
+	CHECK_EQ(relay_layouts_declare(layouts, 0, &declared), 0);
+	field.name = "1.2.3.4.5.6.7.8.9.n";
+	CHECK_EQ(relay_layouts_declare(layouts, 1, &declared), -EINVAL);
+	relay_layouts_free(layouts);
+}
+
 /* --- files --- */
 
 static const char *path_of(const char *name)
