@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
     from relayfs_fuse.native.trace import Trace
 
-# The most connections. To accept one more, that which has been idle longest is closed, if it was idle for _IDLE_S;
-# connections that are attached to a trace, only if all are.
+# The most connections, more than VIEWERS_MAX. To accept one more, that one of the connections which are not attached to
+# a trace is closed that has been idle longest, if it was idle for _IDLE_S.
 _CONNECTIONS_MAX = 32
 _IDLE_S = 30.0
 # How often the server checks whether the trace still exists.
