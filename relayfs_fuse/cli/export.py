@@ -38,7 +38,7 @@ _PROGRESS_S = 1.0
 @click.option("--json", "file_format", flag_value="json", help="One JSON object per event, each on a line.")
 @click.option("--chrome", "file_format", flag_value="chrome", help="Chrome's trace events, in JSON.")
 @click.option("--perfetto", "file_format", flag_value="perfetto", help="A Perfetto trace, for ui.perfetto.dev.")
-@click.option("-o", "--output", metavar="FILE", help="Write to FILE, which appears when it is complete. Default: stdout.")
+@click.option("-o", "--output", metavar="FILE", help="Write to FILE, which appears when complete. Default: stdout.")
 @click.option("--since", metavar="TIME", help="Leave out earlier events.")
 @click.option("--until", metavar="TIME", help="Leave out later events.")
 @click.option("-e", "--event", "patterns", metavar="PATTERN", multiple=True, help="Only events of these names.")
