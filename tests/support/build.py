@@ -75,20 +75,41 @@ def native_prefix(sanitize: str = PLAIN) -> Prefix:
 
 
 def _install(base: Path, prefix: Prefix) -> None:
+    build = _build_of_package() if prefix.sanitize == PLAIN else None
+    if build is None:
+        build = base / "build"
+        _configure(build, prefix)
+        _run(_tool("cmake"), "--build", build)
+    else:
+        # All but the archive, which a package does not hold, is there.
+        _run(_tool("cmake"), "--build", build, "--target", "relayfs_static")
+        _run(_tool("cmake"), "--install", build, "--prefix", prefix.path, "--component", "static")
+    _run(_tool("cmake"), "--install", build, "--prefix", prefix.path)
+
+
+def _build_of_package() -> Path | None:
+    """Return where ./dev setup has compiled the library for the package, if it is that of these sources."""
+    build = Path(sys.prefix).with_name("build")
+    cache = build / "CMakeCache.txt"
+    home = f"CMAKE_HOME_DIRECTORY:INTERNAL={ROOT / 'native'}\n"
+    return build if cache.exists() and home in cache.read_text() else None
+
+
+def _configure(build: Path, prefix: Prefix) -> None:
     options = [f"-DRELAYFS_SANITIZE={'' if prefix.sanitize == MUSL else prefix.sanitize}"]
     if prefix.sanitize == FUZZER:
         options += ["-DCMAKE_C_COMPILER=clang"]
     if prefix.sanitize == MUSL:
-        # Unoptimized: it is compiled in half the time, and what another C library changes is seen all the same.
+        options += ["-DCMAKE_C_COMPILER=musl-gcc", f"-DCMAKE_C_FLAGS=-idirafter {_kernel_headers(build.parent)}"]
+    if prefix.sanitize in (FUZZER, MUSL):
+        # Unoptimized: it is compiled in half the time. What another C library changes, and what inputs do, is seen
+        # all the same.
         options += ["-DCMAKE_BUILD_TYPE=Debug"]
-        options += ["-DCMAKE_C_COMPILER=musl-gcc", f"-DCMAKE_C_FLAGS=-idirafter {_kernel_headers(base)}"]
     options += [f"-DCMAKE_INSTALL_PREFIX={prefix.path}", "-DCMAKE_INSTALL_LIBDIR=lib"]
     # clang warns of attributes that only gcc knows.
     options += [f"-DRELAYFS_WERROR={'OFF' if prefix.sanitize == FUZZER else 'ON'}"]
     _run(_tool("cmake"), "-G", "Ninja", f"-DCMAKE_MAKE_PROGRAM={_tool('ninja')}", *options,
-         "-S", ROOT / "native", "-B", base / "build")  # fmt: skip
-    _run(_tool("cmake"), "--build", base / "build")
-    _run(_tool("cmake"), "--install", base / "build")
+         "-S", ROOT / "native", "-B", build)  # fmt: skip
 
 
 def _key_of_sources() -> str:
