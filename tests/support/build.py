@@ -17,7 +17,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -154,27 +154,34 @@ def _built_program(sources: tuple[Path, ...], sanitize: str, flags: tuple[str, .
     files = program.with_name(f"{program.name}.files")
 
     def compile_and_list() -> None:
-        _compile(sources, program, sanitize, flags)
-        files.write_text("\n".join(_files_of_program(sources, sanitize, flags)))
+        rules = program.with_name(f"{program.name}.rules")
+        rules.unlink(missing_ok=True)
+        _compile(sources, program, sanitize, flags, rules)
+        files.write_text("\n".join(sorted({*map(str, sources), *_headers_in(rules.read_text())})))
 
     _once(program.with_name(f"{program.name}.stamp"), lambda: _key_of_program(files, sanitize, flags), compile_and_list)
     return program
 
 
-def _compile(sources: Sequence[Path], out: Path, sanitize: str, flags: Sequence[str]) -> None:
+def _compile(
+    sources: Sequence[Path], out: Path, sanitize: str, flags: Sequence[str], rules: Path | None = None
+) -> None:
+    """Compile and link; append to `rules` which headers each source includes, the system's among them."""
     prefix = native_prefix(sanitize)
     partial = out.with_name(f"{out.name}.{os.getpid()}")
     # -Xlinker and not -Wl: a comma in the path would end the option.
     rpath: list[str | Path] = ["-Xlinker", "-rpath", "-Xlinker", prefix.lib]
-    _run(*_gcc(prefix, flags), "-o", partial, *sources, f"-L{prefix.lib}", "-lrelayfs", *rpath, "-pthread")
+    listing = {"SUNPRO_DEPENDENCIES": str(rules)} if rules else {}
+    _run(*_gcc(prefix, flags), "-o", partial, *sources, f"-L{prefix.lib}", "-lrelayfs", *rpath, "-pthread", **listing)
     # Another run may be executing the old one.
     partial.replace(out)
 
 
-def _files_of_program(sources: Sequence[Path], sanitize: str, flags: Sequence[str]) -> list[str]:
-    """Return the paths of all that the compiler reads, the system's headers among it."""
-    text = _run(*_gcc(native_prefix(sanitize), flags), "-E", *sources)
-    return sorted(set(re.findall(r'^# \d+ "([^<"][^"]*[^/"])"', text, re.MULTILINE)))
+def _headers_in(rules: str) -> Iterator[str]:
+    """Yield the paths that rules for make(1) name; blanks in them, and ends of lines, are escaped."""
+    for word in re.split(r"(?<!\\)\s+", rules.replace("\\\n", " ")):
+        if word and not word.endswith(":"):
+            yield re.sub(r"[\\$](.)", r"\1", word)
 
 
 def _key_of_program(files: Path, sanitize: str, flags: Sequence[str]) -> str:
@@ -259,8 +266,10 @@ def _once(stamp: Path, key: Callable[[], str], make: Callable[[], None]) -> None
             stamp.write_text(key())
 
 
-def _run(*command: str | Path) -> str:
-    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False)
+def _run(*command: str | Path, **environment: str) -> str:
+    done = subprocess.run(
+        list(map(str, command)), capture_output=True, text=True, check=False, env={**os.environ, **environment}
+    )
     if done.returncode:
         raise RuntimeError(f"{' '.join(map(str, command))}\n{done.stdout}{done.stderr}")
     return done.stdout
