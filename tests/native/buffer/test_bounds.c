@@ -24,7 +24,7 @@ enum {
 	N_HOLES = SUBBUF / HOLE - 1, /* the last 16 bytes are a record */
 	MANY = 150000,               /* more than one call passes */
 	ROUNDS = 30,
-	SCRIBBLES = 2, /* each may wait a second for claims that seem to be of the living: reset does */
+	SCRIBBLES = 1, /* each may wait a second for claims that seem to be of the living: reset does */
 	MOST_CALLS = 200
 };
 
