@@ -22,12 +22,7 @@ OBSERVED = observed_sequences()
 # The kernel's channels all had a subbuf_start. Where it reserved nothing, those without do the same.
 WITHOUT_CALLBACKS = [seen.by(replace(seen.geometry, callbacks=False)) for seen in OBSERVED if not seen.geometry.header]
 VISIBLE = [seen.by(replace(seen.geometry, visible=True)) for seen in OBSERVED]
-SEQUENCES = [*OBSERVED, *WITHOUT_CALLBACKS, *VISIBLE]
-
-
-def name(observed: Observed) -> str:
-    kinds = {"callbacks": observed.geometry.callbacks, "visible": observed.geometry.visible}
-    return "-".join([str(observed.number), *(kind for kind, true in kinds.items() if true)])
+SEQUENCES = {"callbacks": OBSERVED, "default": WITHOUT_CALLBACKS, "visible": VISIBLE}
 
 
 @pytest.fixture(scope="module", params=[(scheme, build) for scheme in SCHEMES for build in builds()], ids=str)
@@ -63,14 +58,16 @@ def as_observed(outcome: Outcome | None, by_rules: Outcome, of_kernel: Outcome) 
     return Outcome(outcome.data if by_rules.data == of_kernel.data else by_rules.data, counters)
 
 
-@pytest.mark.parametrize("observed", SEQUENCES, ids=name)
-def test_the_ring_does_as_observed(observed: Observed, the_ring: Ring) -> None:
-    the_ring.make(observed.geometry)
-    for at, (outcome, unseen, _) in enumerate(expected(observed)):
-        data = observed.operations[at].perform(the_ring)
-        assert (data, the_ring.counters(), the_ring.unseen()) == (
-            outcome.data, outcome.counters, unseen
-        ), (at, observed.operations[at])  # fmt: skip
+# Many sequences are one test: each takes a few milliseconds, as pytest does for a test.
+@pytest.mark.parametrize("kind", SEQUENCES)
+def test_the_ring_does_as_observed(kind: str, the_ring: Ring) -> None:
+    for observed in SEQUENCES[kind]:
+        the_ring.make(observed.geometry)
+        for at, (outcome, unseen, _) in enumerate(expected(observed)):
+            data = observed.operations[at].perform(the_ring)
+            assert (data, the_ring.counters(), the_ring.unseen()) == (
+                outcome.data, outcome.counters, unseen
+            ), (f"sequence {observed.number}", at, observed.operations[at])  # fmt: skip
 
 
 def follow(observed: Observed, file: RelayFile | ProducedFile) -> None:
@@ -78,22 +75,20 @@ def follow(observed: Observed, file: RelayFile | ProducedFile) -> None:
         data = observed.operations[at].perform(file)
         assert (data, file.counters(), file.unseen(), file.size()) == (
             outcome.data, outcome.counters, unseen, size
-        ), (at, observed.operations[at])  # fmt: skip
+        ), (f"sequence {observed.number}", at, observed.operations[at])  # fmt: skip
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
-@pytest.mark.parametrize("observed", WITHOUT_CALLBACKS, ids=name)
-def test_relay_files_do_as_observed(observed: Observed, scheme: str, one_mount: Mount) -> None:
-    with closing(RelayFile(one_mount, f"{scheme}/cpu", observed.geometry, scheme)) as relay_file:
-        follow(observed, relay_file)
+def test_relay_files_do_as_observed(scheme: str, one_mount: Mount) -> None:
+    for observed in WITHOUT_CALLBACKS:
+        with closing(RelayFile(one_mount, f"{scheme}/cpu", observed.geometry, scheme)) as relay_file:
+            follow(observed, relay_file)
 
 
-@pytest.mark.parametrize("observed", OBSERVED, ids=name)
-def test_relay_files_of_a_producer_with_callbacks_do_as_observed(
-    observed: Observed, producer: Ring, one_mount: Mount
-) -> None:
-    with closing(ProducedFile(one_mount, "produced/cpu", observed.geometry, producer)) as relay_file:
-        follow(observed, relay_file)
+def test_relay_files_of_a_producer_with_callbacks_do_as_observed(producer: Ring, one_mount: Mount) -> None:
+    for observed in OBSERVED:
+        with closing(ProducedFile(one_mount, "produced/cpu", observed.geometry, producer)) as relay_file:
+            follow(observed, relay_file)
 
 
 def test_most_of_the_table_is_expected_as_it_stands() -> None:
