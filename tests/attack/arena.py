@@ -18,8 +18,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -40,12 +40,13 @@ FLOODER = 60_003
 # What it tries to make among the victims.
 FLOODED = ("victim/0", "victim/1")
 # One round in the tests; in ./dev stress they add up to half an hour for each kind.
-ROUND_S = 600.0 if is_long() else 6.0
+ROUND_S = 600.0 if is_long() else 4.0
 N_ROUNDS = 3 if is_long() else 1
 # How often there is something new to spoil.
 RENEW_S = 0.4
-# How long tools rest: they are programs in Python, whose starts would take as much of the machine as the attack.
-TOOL_PAUSE_S = 1.0
+# How long tools rest. Those in Python rest longer: their starts would take as much of the machine as the attack.
+TOOL_PAUSE_S = 0.1
+PYTHON_PAUSE_S = 1.0
 # How much memory the server needs at most is known when the attack has shown it everything there is: after this part.
 WARM_UP = 1 / 2
 GROWTH_MAX = 1.1
@@ -148,8 +149,15 @@ def _where(pid: int) -> str:
 class Tool:
     """A command that is run over and over; each run must end by itself, and well."""
 
-    def __init__(self, command: Sequence[str | Path], environment: dict[str, str], complaints: str = "") -> None:
+    def __init__(
+        self,
+        command: Sequence[str | Path],
+        environment: dict[str, str],
+        complaints: str = "",
+        pause_s: float = PYTHON_PAUSE_S,
+    ) -> None:
         self.command = list(map(str, command))
+        self._pause_s = pause_s
         self._environment = environment
         self._complaints = complaints
         self.runs = 0
@@ -162,7 +170,7 @@ class Tool:
         while not self._stop.is_set():
             self._run()
             self.runs += 1
-            self._stop.wait(TOOL_PAUSE_S)
+            self._stop.wait(self._pause_s)
 
     def _run(self) -> None:
         process = subprocess.Popen(
@@ -230,25 +238,31 @@ class Neighbours:
     def _read_so_far(self, name: str) -> bytes:
         return (self.directory / name).read_bytes()
 
-    def judge(self) -> None:
+    def judge_stream(self) -> None:
         """Everything that was written has been read, once and in order."""
         n = self.stream.finish()
         assert n > 0
         wait_until(lambda: len(self._read_so_far("stream")) >= len(lines(n)), "the neighbour's reader has read all")
         assert self._read_so_far("stream") == lines(n), "the neighbour's stream is not what was written"
-        tail, cat = self.processes
+        tail, _ = self.processes
         assert tail.poll() is None
         tail.terminate()
         assert tail.wait(DEADLINE_S) == -signal.SIGTERM
+
+    def judge_ring(self) -> None:
+        """Everything that was written has been read, once and in order."""
+        _, cat = self.processes
         n = int(self.ring.finish())
         assert n > 0
         self.mount.command("remove neighbour/ring")
         assert cat.wait(DEADLINE_S) == 0
         assert self._read_so_far("ring") == lines(n), "the neighbour's ring is not what was written"
-        self._judge_trace()
 
-    def _judge_trace(self) -> None:
+    def judge_traced(self) -> None:
         assert self.traced.process.poll() is None, "the honest traced program has ended"
+
+    def judge_trace(self) -> None:
+        """Each event has been recorded, or is counted as lost."""
         self.traced.kill()
         written = self.ledger.written
         self.mount.command("trace stop t")
@@ -414,8 +428,8 @@ class Arena:
         self.bystanders.append(helper)
         return helper
 
-    def tool(self, *command: str | Path, complaints: str = "") -> None:
-        self.tools.append(Tool(command, self.environment, complaints))
+    def tool(self, *command: str | Path, complaints: str = "", pause_s: float = PYTHON_PAUSE_S) -> None:
+        self.tools.append(Tool(command, self.environment, complaints, pause_s))
 
     def reader(self, *command: str | Path) -> None:
         """Run a program that reads for ever; what it reads is the attacker's, and is thrown away."""
@@ -426,7 +440,7 @@ class Arena:
         self.tool("relayctl", "stat")
         self.tool("relayctl", "counters")
         # Names may go between readdir and stat.
-        self.tool("ls", "-laR", self.mount.path, complaints="No such file or directory")
+        self.tool("ls", "-laR", self.mount.path, complaints="No such file or directory", pause_s=TOOL_PAUSE_S)
 
     # --- the fight ---
 
@@ -489,29 +503,55 @@ class Arena:
     # --- what must be true ---
 
     def judge(self) -> None:
-        done = [f"{attacker.name}: {attacker.finish().strip()}" for attacker in self.attackers]
-        print(*done, sep="\n")
+        faults = self.faults()
+        assert not faults, "\n".join(faults)
+
+    def faults(self) -> list[str]:
+        """Return all that is wrong."""
+        faults: list[str] = []
+
+        @contextmanager
+        def noted() -> Iterator[None]:
+            try:
+                yield
+            except AssertionError as error:
+                faults.append(str(error))
+
+        for attacker in self.attackers:
+            with noted():
+                done = f"{attacker.name}: {attacker.finish().strip()}"
+                print(done)
+                assert "broke 0" in done or "writes" in done, done
         # The bystanders still work, and so does all else on the machine.
         after = self._calm_times()
         print(f"stat(control): {self.times}, before: {self.calm}, after: {after}")
         print(f"memory of the server, kB: {self.memory}")
         for helper in self.bystanders:
-            print(f"{helper.name}: {helper.finish().strip()}")
-        for tool in self.tools:
-            tool.finish()
-        for reader in self.readers:
-            reader.finish()
-        self.neighbours.judge()
+            with noted():
+                print(f"{helper.name}: {helper.finish().strip()}")
+        neighbours = self.neighbours
+        for judge in (
+            *(each.finish for each in (*self.tools, *self.readers)),
+            *(neighbours.judge_stream, neighbours.judge_ring, neighbours.judge_traced, neighbours.judge_trace),
+            *(self._judge_log, lambda: self._judge_times(after), self._judge_memory),
+        ):
+            with noted():
+                judge()
+        for maker in self.makers:
+            maker.kill()
+        return faults
+
+    def _judge_log(self) -> None:
         assert "Traceback" not in self.mount.log.read_text(), self.mount.log.read_text()[-5000:]
+
+    def _judge_times(self, after: "Times") -> None:
         assert self.times.n > 0
         assert self.times.errors == 0
         usual = STAT_RATIO * max(self.calm.p99, after.p99)
         assert self.times.p99 < max(STAT_P99_US, usual), f"{self.times}; before: {self.calm}, after: {after}"
+
+    def _judge_memory(self) -> None:
         assert self.memory[-1] <= self.memory_max, f"the server's memory has grown, kB: {self.memory}"
-        for maker in self.makers:
-            maker.kill()
-        for line in done:
-            assert "broke 0" in line or "writes" in line, line
 
     def restart(self) -> None:
         """A new server mounts what is left, lists it, and can remove it."""
@@ -536,7 +576,7 @@ class Arena:
             self.mount.command(f"remove {channel}")
         victims = self.mount.path / "victim"
         assert not victims.exists() or not os.listdir(victims)
-        assert "Traceback" not in self.mount.log.read_text(), self.mount.log.read_text()[-5000:]
+        self._judge_log()
 
     def end(self) -> None:
         """Leave no process behind, whatever has happened."""
