@@ -1,6 +1,4 @@
-"""The nodes of a channel's buffers, of any type: relay files, memory files, what merges them, and those of damaged
-channels.
-"""
+"""The nodes of a channel's buffers, of any type: relay files, memory files, merged files, and those of damaged ones."""
 
 from __future__ import annotations
 
@@ -176,7 +174,9 @@ class MemFile(BufferFile):
 
 
 @contextmanager
-def _follow(memory: type[native.ChannelMemory], stored: Sequence[Stored[Any]], say: Callable[[str], None]) -> Iterator[Records]:
+def _follow(
+    memory: type[native.ChannelMemory], stored: Sequence[Stored[Any]], say: Callable[[str], None]
+) -> Iterator[Records]:
     with ExitStack() as stack:
         memories = []
         for one in stored:

@@ -1,13 +1,13 @@
 """The files `merged` and `merged.json`: lines in the order of their times.
 
-Those of a trace (traces/merged.py) have the events of all processes, those of a channel with `times` (channel_files.py) the
-records of all CPUs. Each open file reads the buffers independently of all other readers, and consumes nothing: see
-reading/live.py and reading/records.py. An event or record is given out when it is DELAY_NS old, because until then an
-earlier one may be written.
+Those of a trace (traces/merged.py) have the events of all processes; those of a channel with `times`
+(channel_files.py) have the records of all CPUs. Each open file reads the buffers independently of all other readers,
+and consumes nothing: see reading/live.py and reading/records.py. An event or record is given out when it is DELAY_NS
+old, because until then an earlier one may be written.
 
 A program that reads to the end, as cat(1) does, gets what the buffers had at its first read(2); then a read(2) returns
-0. Further reads return newer lines, if there are any; tail(1) follows the file in this way. If a program polls the file,
-it has no end: it is readable whenever there are lines.
+0. Further reads return newer lines, if there are any; tail(1) follows the file in this way. If a program polls the
+file, it has no end: it is readable whenever there are lines.
 """
 
 from __future__ import annotations
@@ -73,8 +73,8 @@ class Sort(NamedTuple):
 
     about: what of, for the log
     file_format: of native.merge.FORMATS
-    follow: begins to follow it, and lets go of it at the end; it is given a function that is called with lines for users.
-        May block
+    follow: begins to follow it, and lets go of it at the end; it is given a function that is called with lines for
+        users. May block
     owner: returns permission bits, owner and group; only who may read all of it may read this
     """
 

@@ -80,8 +80,10 @@ class Records(Closing):
         stats = self.merged.process_stats(number)
         if stats.n_damaged > self._n_damaged[cpu]:
             if not self._n_damaged[cpu]:
-                self._say(f"cpu {cpu}: somebody has overwritten times or lengths of records, or a record is too long; what "
-                          "cannot be shown counts as lost")  # fmt: skip
+                self._say(
+                    f"cpu {cpu}: times or lengths of records were overwritten, or a record is too long; what cannot be "
+                    "shown counts as lost"
+                )
             self._n_damaged[cpu] = stats.n_damaged
         if stats.error:
             self._drop(cpu, memory.damage())

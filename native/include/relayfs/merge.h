@@ -153,10 +153,10 @@ struct relay_export;
 
 enum relay_export_format {
 	RELAY_EXPORT_TEXT = 0,
-	RELAY_EXPORT_JSON = 1,    /* an object a line */
-	RELAY_EXPORT_CHROME = 2,  /* Chrome's trace events */
-	RELAY_EXPORT_PERFETTO = 3, /* protobuf */
-	RELAY_EXPORT_RECORDS = 4, /* of channels with `times`: the records, as lines */
+	RELAY_EXPORT_JSON = 1,        /* an object a line */
+	RELAY_EXPORT_CHROME = 2,      /* Chrome's trace events */
+	RELAY_EXPORT_PERFETTO = 3,    /* protobuf */
+	RELAY_EXPORT_RECORDS = 4,     /* of channels with `times`: the records, as lines */
 	RELAY_EXPORT_RECORDS_JSON = 5 /* an object a line */
 };
 

@@ -16,8 +16,8 @@ static int check_spec(const struct relay_spec *spec, struct relay_layout *layout
 {
 	if (spec->size < sizeof(*spec) || !relay_layout_of(spec->subbuf_size, spec->n_subbufs, layout) ||
 	    spec->n_buffers == 0 || spec->n_buffers > RELAY_MAX_BUFFERS || !relay_options_allow_spec(spec) ||
-	    !relay_reserves_fit(spec->subbuf_size, spec->start_reserve, spec->end_reserve,
-	                        spec->channel_start_reserve, spec->times) ||
+	    !relay_reserves_fit(spec->subbuf_size, spec->start_reserve, spec->end_reserve, spec->channel_start_reserve,
+	                        spec->times) ||
 	    !relay_times_fit(spec->times, spec->format, spec->mode, spec->reserve) ||
 	    (spec->times && spec->timestamp && spec->timestamp != spec->times) ||
 	    !relay_format_fits(spec->format, spec->timestamp, spec->start_reserve, spec->mode) ||

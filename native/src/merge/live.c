@@ -250,13 +250,13 @@ int relay_merge_add_followed(struct relay_merge *merge, int process, uint32_t cp
 		return err;
 	}
 	*live = (struct live_source){.source = {.next = next_packet,
-	                                            .close = close_live,
-	                                            .look = look,
-	                                            .begin = traced->is_past ? 0 : relay_clock_now(traced->clock)},
-	                                 .traced = traced,
-	                                 .followed = followed,
-	                                 .copy = copy,
-	                                 .room = FIRST_ROOM};
+	                                        .close = close_live,
+	                                        .look = look,
+	                                        .begin = traced->is_past ? 0 : relay_clock_now(traced->clock)},
+	                             .traced = traced,
+	                             .followed = followed,
+	                             .copy = copy,
+	                             .room = FIRST_ROOM};
 	live->last = &live->first;
 	return relay_merge_add_source(merge, process, cpu, &live->source, 0);
 }

@@ -24,9 +24,9 @@ struct relay_followed {
 
 	/* Where it is read: it has moved when these have changed. head() can be `ahead` more than `number`. */
 	uint64_t number, offset, ahead;
-	uint32_t resets; /* as relay_follow.resets */
-	uint64_t lost;   /* as relay_follow.lost */
-	uint64_t longest; /* bytes that an event can have */
+	uint32_t resets;    /* as relay_follow.resets */
+	uint64_t lost;      /* as relay_follow.lost */
+	uint64_t longest;   /* bytes that an event can have */
 	uint64_t n_damaged; /* records with times that cannot be, which they were given other ones for */
 	struct relay_piece piece;
 };

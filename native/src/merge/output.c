@@ -248,9 +248,10 @@ void relay_put_base64(struct relay_output *output, const unsigned char *data, si
 	static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 	for (size_t i = 0; i < length; i += 3) {
 		const size_t n = length - i < 3 ? length - i : 3;
-		const uint32_t word = (uint32_t)data[i] << 16 | (n > 1 ? (uint32_t)data[i + 1] << 8 : 0) |
-		                      (n > 2 ? data[i + 2] : 0);
+		const uint32_t word =
+		    (uint32_t)data[i] << 16 | (n > 1 ? (uint32_t)data[i + 1] << 8 : 0) | (n > 2 ? data[i + 2] : 0);
 		for (size_t digit = 0; digit < 4; digit++)
-			relay_put_byte(output, (unsigned char)(digit > n ? '=' : digits[word >> (18 - 6 * digit) & 63]));
+			relay_put_byte(output,
+			               (unsigned char)(digit > n ? '=' : digits[word >> (18 - 6 * digit) & 63]));
 	}
 }

@@ -41,7 +41,8 @@ static int copy_records(struct followed_ring *ring, unsigned char *to, size_t si
 		struct relay_ring_copy record;
 		unsigned char *at = to + piece->length;
 		size_t room = size - piece->length - sizeof(struct relay_timed_head);
-		int result = relay_ring_follow_copy(&ring->follow, &record, at + sizeof(struct relay_timed_head), room, &work);
+		int result =
+		    relay_ring_follow_copy(&ring->follow, &record, at + sizeof(struct relay_timed_head), room, &work);
 		if (result != 1)
 			return result;
 		ring->is_cut = record.length > room;

@@ -229,8 +229,8 @@ static ssize_t copy_next(struct relay_ring *ring, struct relay_ring_counts *coun
 		uint32_t time_bytes = relay_ring_time_of(ring, length), bytes = length - time_bytes;
 		if (bytes + frame.before + frame.behind > size)
 			return -EMSGSIZE;
-		memcpy(to + frame.before,
-		       relay_ring_at(ring, counts->position) + RELAY_RING_HEADER_BYTES + time_bytes, bytes);
+		memcpy(to + frame.before, relay_ring_at(ring, counts->position) + RELAY_RING_HEADER_BYTES + time_bytes,
+		       bytes);
 		if (relay_ring_is_lapped(ring, counts->position))
 			continue;
 		pass(counts, length);

@@ -1,9 +1,9 @@
 """Relay files that give whole records: those of rings, and of relay buffers with `times`.
 
-Such a file is a stream, like a pipe. A read(2) returns as many whole records as fit. If the first record alone is longer
-than the read(2), it returns a part of the record, and the next reads of the same descriptor return the rest, so that a
-program which reads byte by byte loses nothing. If the file is closed in the middle of a record, the next reader gets the
-whole record: it has left the buffer, but the server keeps it.
+Such a file is a stream, like a pipe. A read(2) returns as many whole records as fit. If the first record alone is
+longer than the read(2), it returns a part of the record, and the next reads of the same descriptor return the rest, so
+that a program which reads byte by byte loses nothing. If the file is closed in the middle of a record, the next reader
+gets the whole record: it has left the buffer, but the server keeps it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Channels of relay buffers (type=relay): their Kind, their buffers, and the open relay files.
 
 A relay file is a queue of bytes: read(2) consumes what it returns. It is opened as a stream without offsets, like a
-pipe (StreamHandle), or as a file with offsets, which can be mapped (SeekableHandle). With `times` it gives whole records
-without the heads that are before them in memory (records.py).
+pipe (StreamHandle), or as a file with offsets, which can be mapped (SeekableHandle). With `times` it gives whole
+records without the heads that are before them in memory (records.py).
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ class StoredTimed(StoredRecords[native.Buffer], StoredBuffer):
         return int(self.channel.stats.subbuf_size * self.channel.stats.n_subbufs)
 
     def readiness(self, by_mem: bool = False) -> tuple[int, int]:
-        """Return what readiness() of other buffers does, and that there is data in `returned`."""
+        """Return the events of poll(2), also of what is in `returned`, and the progress."""
         events, progress = super().readiness(by_mem)
         return events | (READABLE if self.returned else 0), progress
 

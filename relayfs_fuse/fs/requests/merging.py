@@ -14,9 +14,9 @@ import trio
 
 from relayfs_fuse.errors import RelayError
 from relayfs_fuse.fs.kinds.base import BLOCK_SIZE, GONE, READABLE
+from relayfs_fuse.fs.merged import READERS_MAX
 from relayfs_fuse.fs.nodes import failure
 from relayfs_fuse.fs.requests.waiting import notify
-from relayfs_fuse.fs.merged import READERS_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Callable

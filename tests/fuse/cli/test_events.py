@@ -229,7 +229,7 @@ def test_a_store_without_a_server_has_running_programs_too(mount):
 def test_lists_of_anything_harm_nobody(mount):
     """One of the honest programs is listed all the same, and the command ends.
 
-    Each hostile one is of a user of its own, because those of one user may take 5 seconds together, as on a busy machine.
+    Each hostile one is of a user of its own, because all of one user are read for 5 seconds, too few on a busy machine.
     """
     program, control = compile_c([HOSTILE]), mount.path / ".traces/control"
     commands = [[kind] for kind in KINDS] + [["random", str(seed)] for seed in range(10)]

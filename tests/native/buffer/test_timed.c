@@ -148,7 +148,8 @@ TEST(no_head_leads_out_of_the_memory)
 		uint32_t *word = (uint32_t *)buf->data + random_below(SUBBUF * N_SUBBUFS / 4);
 		*word = (uint32_t)(random_below(3) ? random_word() : UINT32_MAX);
 		if (round % 3 == 0)
-			CHECK(relay_buf_read_records(buf, text, random_below(sizeof(text)), 0) <= (ssize_t)sizeof(text));
+			CHECK(relay_buf_read_records(buf, text, random_below(sizeof(text)), 0) <=
+			      (ssize_t)sizeof(text));
 		if (round % 5 == 0 && relay_consume_piece(buf, &piece) == 1) {
 			CHECK(piece.length <= SUBBUF);
 			memcpy(text, piece.data, piece.length);
