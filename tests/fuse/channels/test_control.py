@@ -35,7 +35,7 @@ def test_reading_gives_commands_that_make_the_channels_again(mount):
     assert text.startswith(
         "create a/cpu subbuf_size=3000 n_subbufs=5 mode=overwrite buffers=percpu scheme=rseq "
         "delivery=packet read=nowait reserve=visible start_reserve=8 end_reserve=1K channel_start_reserve=100 "
-        "timestamp=mono flush_interval=0 perm=0600 uid=12 gid=34\n"
+        "timestamp=mono times=none flush_interval=0 perm=0600 uid=12 gid=34\n"
     )
     for path in ("a/cpu", "b", "c"):
         mount.command(f"remove {path}")

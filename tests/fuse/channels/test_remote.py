@@ -459,3 +459,29 @@ def test_a_ring_whose_reads_do_not_tell_all_is_not_consumed(unmapped: Mount, unp
     done = unprivileged.python(RING_READING, path)
     assert f"[Errno {errno.EOPNOTSUPP}]" in done.stderr
     assert (done.stdout, unmapped.shown("ring", "read_records")) == ("", "0")
+
+
+def test_records_that_go_through_the_server_bear_times(unmapped: Mount, unprivileged: User) -> None:
+    channel = unmapped.create("app/cpu", "times=mono buffers=single subbuf_size=4K n_subbufs=2 perm=0666")
+    ring = unmapped.create("app/ring", "type=ring framing=length times=mono perm=0666")
+    write = """
+import sys
+from relayfs_fuse import Channel, Reader, Ring
+channel, ring = Channel(sys.argv[1]), Ring(sys.argv[2])
+channel.write(b"one\\n")
+with ring.reserve(4) as record:
+    record[:] = b"two\\n"
+channel.write_many([b"three\\n", bytes(4080)])
+records, pieces = ring.records(), iter(Reader(sys.argv[1]))
+print(open(sys.argv[3]).read(), bytes(next(records)), bytes(next(pieces)[:12]))
+try:
+    channel.write(bytes(4081))
+except OSError as error:
+    print(error.errno)
+"""
+    done = unprivileged.python(write, channel, ring, unmapped.path / ".channels/app/ring/merged")
+    assert done.stderr == ""
+    assert done.stdout == f"two\n b'two\\n' b'one\\nthree\\n\\x00\\x00'\n{errno.EMSGSIZE}\n"
+    merged = (unmapped.path / ".channels/app/cpu/merged").read_bytes()
+    assert merged == b"one\nthree\n# cpu 0: 1 record is lost\n" + bytes(4080) + b"\n"
+    assert unmapped.shown("app/cpu", "lost_too_large") == "1"

@@ -52,16 +52,17 @@ def output(file: Path, *records: bytes) -> None:
 def test_reading_control_gives_commands_that_make_the_rings_again(mount: Mount) -> None:
     mount.create("a/r", "type=ring")
     mount.create(
-        "b", "mode=overwrite buffers=percpu size=64K framing=length read=wait perm=0600 uid=12 gid=34 type=ring"
+        "b",
+        "mode=overwrite buffers=percpu size=64K framing=length times=mono read=wait perm=0600 uid=12 gid=34 type=ring",
     )
     mount.create("c", "type=relay buffers=single")
     mount.create("d", "type=ring buffers=single framing=line scheme=lockless")
     text = mount.channels()
     assert text.splitlines()[:2] == [
         "create a/r type=ring size=1M mode=no-overwrite buffers=global scheme=lockless read=nowait framing=raw "
-        "perm=0640 uid=0 gid=0",
+        "times=none perm=0640 uid=0 gid=0",
         "create b type=ring size=64K mode=overwrite buffers=percpu scheme=rseq read=wait framing=length "
-        "perm=0600 uid=12 gid=34",
+        "times=mono perm=0600 uid=12 gid=34",
     ]
     for path in ("a/r", "b", "c", "d"):
         mount.command(f"remove {path}")
