@@ -5,12 +5,14 @@
  *     trace_kill TEST STORE/TRACE
  *
  * A child writes some events, and one more, in which it is killed after k instructions; another child, after k + 1. The
- * short form kills after those that change the buffer, and here and there; RELAYFS_STRESS=long after each. For each child
- * a line says "PID WRITTEN INSIDE": events that are surely there, and whether one more was begun.
+ * short form kills after those that change the buffer, and here and there, and in a restartable section where objdump(1)
+ * finds instructions; RELAYFS_STRESS=long after each, and on every byte of such a section. For each child a line says
+ * "PID WRITTEN INSIDE": events that are surely there, and whether one more was begun.
  */
 #define _GNU_SOURCE
 #include "stepping.h"
 
+#include <dlfcn.h>
 #include <fcntl.h>
 #include <glob.h>
 #include <relayfs/trace.h>
@@ -28,6 +30,7 @@ enum {
 	ROOM = (SUBBUF_SIZE - sizeof(struct relay_packet)) / EVENT_SIZE, /* events in a sub-buffer */
 	MAX_STEPS = 400000,
 	BETWEEN = 32,
+	MAX_SECTION = 1024,
 	WATCHDOG_S = 600
 };
 
@@ -72,11 +75,13 @@ static bool kill_after(long k, bool (*next)(pid_t pid))
 }
 
 /* Kill before the instruction at this address, if it comes there. */
-static void kill_at(uint64_t address)
+static bool kill_at(uint64_t address)
 {
 	pid_t pid = start_stepped(write_events);
+	bool inside = run_to(pid, address);
 
-	finish(pid, run_to(pid, address));
+	finish(pid, inside);
+	return inside;
 }
 
 /* --- where --- */
@@ -140,10 +145,41 @@ static long find_steps(bool *at)
 	return k;
 }
 
+/* Where instructions begin, by byte: no breakpoint on another byte is ever reached. */
+static void find_instructions(struct section section, bool *begins)
+{
+	char command[8192], line[1024], end;
+	unsigned long address, first;
+	FILE *listing;
+	Dl_info image;
+
+	CHECK(section.length <= MAX_SECTION && dladdr((void *)section.start, &image));
+	first = section.start - (uint64_t)image.dli_fbase;
+	snprintf(command, sizeof(command), "objdump -d --start-address=%#lx --stop-address=%#lx '%s'", first,
+	         first + section.length, image.dli_fname);
+	listing = popen(command, "r");
+	CHECK(listing != NULL);
+	while (fgets(line, sizeof(line), listing))
+		if (sscanf(line, " %lx%c", &address, &end) == 2 && end == ':')
+			begins[address - first] = true;
+	CHECK_EQ(pclose(listing), 0);
+	CHECK(begins[0]);
+}
+
+static void kill_in_section(struct section section)
+{
+	bool begins[MAX_SECTION] = {false};
+	uint64_t byte;
+
+	find_instructions(section, begins);
+	for (byte = 0; byte < section.length; byte++)
+		if (begins[byte] || is_long())
+			CHECK(!kill_at(section.start + byte) || begins[byte]);
+}
+
 static void kill_everywhere(void)
 {
 	static bool at[MAX_STEPS + 2];
-	uint64_t byte;
 	long k, n;
 	unsigned i;
 
@@ -153,8 +189,7 @@ static void kill_everywhere(void)
 		if (k == 0 || at[k])
 			kill_after(k, step);
 	for (i = 0; i < n_sections; i++)
-		for (byte = 0; byte < sections[i].length; byte++)
-			kill_at(sections[i].start + byte);
+		kill_in_section(sections[i]);
 }
 
 TEST(in_a_sub_buffer)
