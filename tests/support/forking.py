@@ -1,59 +1,71 @@
-"""Start servers as forks of a process that has imported them: Python's imports are most of what a start costs.
+"""Start relayfs and relayctl as forks of a process that has imported them: imports are most of what a start costs.
 
-    test ---- arguments, environment ----> importer ---- fork ----> keeper ---- fork ----> server
-        <------------------- the server's process id, and later its exit status ----'
+    test ---- arguments, environment, descriptors ----> importer ---- fork ----> program
+        <---- the program's process id, and later its wait status ----'
 
-The importer (importer.py) does nothing but import the command relayfs, and fork. A server so started goes on with
-that command's main(): it has the arguments, environment, working directory, CPUs and descriptors 0 to 2 that it would
-have as a program. Only /proc/PID/cmdline is the importer's.
+The importer (importer.py) does nothing but import the two commands, fork, and wait. A program so started goes on with
+its command's main(): it has the arguments, environment, working directory, CPUs and descriptors 0 to 2 that it would
+have if it were executed. Only /proc/PID/cmdline is the importer's, and its memory is at first a copy of the importer's.
+
+>>> run([RELAYCTL, "list"], capture_output=True, text=True).stdout
 """
 
 import atexit
 import functools
 import json
 import os
+import re
 import select
-import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import BinaryIO
 
-RELAYFS = Path(sys.executable).with_name("relayfs")
+RELAYFS, RELAYCTL = (Path(sys.executable).with_name(name) for name in ("relayfs", "relayctl"))
+
+# What the loader, the C library and Python read of the environment when a program is executed, and never again.
+READ_AT_START = re.compile(r"LD_|GLIBC_|MALLOC_|LC_|LANG|TZ|PYTHON")
+# As it is before a test changes it.
+ENVIRONMENT = dict(os.environ)
+# Those of subprocess.Popen that a fork can have.
+OPTIONS = {"stdin", "stdout", "stderr", "text", "encoding", "errors", "bufsize", "cwd", "env", "start_new_session"}
 
 
-class ForkedServer:
-    """A server, with those parts of subprocess.Popen that tests use."""
+class Forked(subprocess.Popen):
+    """A program that is started by the importer."""
 
-    def __init__(self, status: BinaryIO) -> None:
-        self._status = status
-        self.pid = int(status.readline())
-        self.returncode: int | None = None
+    def _execute_child(self, *given: object) -> None:
+        """Have it forked. The parameters are those of subprocess.Popen._execute_child, of which a few are used."""
+        arguments, cwd, environment, own_session = given[0], given[5], given[6], given[21]
+        standard, pipes = (given[10], given[13], given[15]), given[10:16]
+        request = {
+            "arguments": list(map(os.fsdecode, arguments)),
+            "cwd": os.fsdecode(cwd or os.getcwd()),
+            "environment": {**(os.environ if environment is None else environment)},
+            "cpus": sorted(os.sched_getaffinity(0)),
+            "own_session": own_session,
+        }
+        reading, writing = os.pipe()
+        self._status = os.fdopen(reading, "rb", buffering=0)
+        try:
+            descriptors = [number if given == -1 else given for number, given in enumerate(standard)]
+            socket.send_fds(_importer(), [json.dumps(request).encode()], [*descriptors, writing])
+        finally:
+            os.close(writing)
+        self.pid = int(self._status.readline())
+        self._child_created = True
+        self._close_pipe_fds(*pipes)
 
-    def poll(self) -> int | None:
-        """Return the exit status, or minus the signal; None while it runs."""
-        if self.returncode is None and select.select([self._status], [], [], 0)[0]:
-            self.wait()
-        return self.returncode
+    def _try_wait(self, wait_flags: int) -> tuple[int, int]:
+        """Do as os.waitpid() does for a child."""
+        if wait_flags & os.WNOHANG and not select.select([self._status], [], [], 0)[0]:
+            return 0, 0
+        with self._status:
+            return self.pid, int(self._status.readline())
 
-    def wait(self, timeout: float | None = None) -> int:
-        """Wait for the end. subprocess.TimeoutExpired: it runs on."""
-        if self.returncode is None:
-            if not select.select([self._status], [], [], timeout)[0]:
-                raise subprocess.TimeoutExpired(str(RELAYFS), timeout or 0.0)
-            self.returncode = int(self._status.readline())
-            self._status.close()
-        return self.returncode
-
-    def send_signal(self, signum: int) -> None:
-        """Send a signal to the server, unless it has ended."""
-        if self.poll() is None:
-            os.kill(self.pid, signum)
-
-    def kill(self) -> None:
-        """Send SIGKILL."""
-        self.send_signal(signal.SIGKILL)
+    def _internal_poll(self, _deadstate: int | None = None) -> int | None:
+        return super()._internal_poll(_deadstate, lambda _, wait_flags: self._try_wait(wait_flags))
 
 
 @functools.cache
@@ -62,7 +74,7 @@ def _importer() -> socket.socket:
     ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with its:
         command = [sys.executable, Path(__file__).with_name("importer.py"), str(its.fileno())]
-        process = subprocess.Popen(command, pass_fds=[its.fileno()], cwd="/")
+        process = subprocess.Popen(command, pass_fds=[its.fileno()], cwd="/", env=ENVIRONMENT)
 
     def end() -> None:
         ours.close()
@@ -72,22 +84,36 @@ def _importer() -> socket.socket:
     return ours
 
 
-def start_server(arguments: list[str], log: BinaryIO, own_session: bool) -> ForkedServer:
-    """Run the command relayfs.
+def _read_at_start(environment: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in environment.items() if READ_AT_START.match(name)}
 
-    arguments: behind the command's name
-    log: its standard output and standard error
-    own_session: whether it leads a session
-    """
-    request = {
-        "arguments": [str(RELAYFS), *arguments],
-        "environment": dict(os.environ),
-        "cpus": sorted(os.sched_getaffinity(0)),
-        "own_session": own_session,
-    }
-    reading, writing = os.pipe()
-    try:
-        socket.send_fds(_importer(), [json.dumps(request).encode()], [log.fileno(), writing])
-    finally:
-        os.close(writing)
-    return ForkedServer(open(reading, "rb", buffering=0))
+
+def start(command: Sequence[str | Path], **options: object) -> subprocess.Popen:
+    """Do as subprocess.Popen() does, with a fork if relayfs or relayctl is started so that it makes no difference."""
+    is_forked = (
+        command[0] in (RELAYFS, RELAYCTL)
+        and OPTIONS.issuperset(options)
+        and _read_at_start(options.get("env") or os.environ) == _read_at_start(ENVIRONMENT)
+    )
+    return (Forked if is_forked else subprocess.Popen)(command, **options)
+
+
+def run(
+    command: Sequence[str | Path], *, timeout: float | None = None, capture_output: bool = False,
+    input: str | bytes | None = None, check: bool = False, **options: object,  # noqa: A002  # as there
+) -> subprocess.CompletedProcess:  # fmt: skip
+    """Do as subprocess.run() does, with start()."""
+    if capture_output:
+        options |= {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    if input is not None:
+        options["stdin"] = subprocess.PIPE
+    with start(command, **options) as process:
+        try:
+            stdout, stderr = process.communicate(input, timeout)
+        except BaseException:
+            process.kill()
+            raise
+    done = subprocess.CompletedProcess(process.args, process.returncode, stdout, stderr)
+    if check:
+        done.check_returncode()
+    return done

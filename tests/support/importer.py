@@ -1,65 +1,85 @@
-"""Import the command relayfs once, and fork a server for each request: forking.py tells why and starts this program.
+"""Import relayfs and relayctl once, and fork for each request: forking.py tells why and starts this program.
 
-importer.py DESCRIPTOR      of a socket. A request is a JSON object, with two descriptors: the server's standard
-                            output, and the pipe for its process id and exit status, a line each
+importer.py DESCRIPTOR      of a socket. A request is a JSON object, with four descriptors: the program's standard ones,
+                            and the pipe for its process id and its wait status, a line each
 """
 
+import gc
 import json
 import os
+import select
 import socket
 import sys
+from collections.abc import Callable
 from contextlib import suppress
+from importlib import import_module
+from pathlib import Path
 
-from relayfs_fuse.cli import mount
+from relayfs_fuse.cli import mount, relayctl
 
-
-def keep(status: int) -> None:
-    """Return in a new process, the server; here, tell its process id and how it ends."""
-    server = os.fork()
-    if server == 0:
-        os.close(status)
-        return
-    try:
-        os.write(status, b"%d\n" % server)
-        os.write(status, b"%d\n" % os.waitstatus_to_exitcode(os.waitpid(server, 0)[1]))
-    finally:  # also if the test has ended, and nobody reads
-        os._exit(0)
+MAINS = {"relayfs": mount.main, "relayctl": relayctl.main}
 
 
-def become(request: dict[str, list[str]], log: int) -> None:
-    """Take what the server is given."""
+def become(request: dict, standard: list[int]) -> None:
+    """Take what the program is given."""
     if request["own_session"]:
         os.setsid()
-    null = os.open(os.devnull, os.O_RDONLY)
-    for descriptor, given in enumerate((null, log, log)):
-        os.dup2(given, descriptor)
-    os.close(null)
-    os.close(log)
-    os.sched_setaffinity(0, map(int, request["cpus"]))
+    for number, given in enumerate(standard):
+        os.dup2(given, number)
+    os.closerange(3, 1 << 10)
+    os.chdir(request["cwd"])
+    os.sched_setaffinity(0, request["cpus"])
     os.environ.clear()
     os.environ.update(request["environment"])
     sys.argv = request["arguments"]
+    # The importer's were opened for other files. Encodings depend on the environment alone, and ours is the same.
+    for number, name, mode, buffering in ((0, "stdin", "r", -1), (1, "stdout", "w", -1), (2, "stderr", "w", 1)):
+        ours = getattr(sys, name)
+        setattr(sys, name, os.fdopen(number, mode, buffering, ours.encoding, ours.errors, closefd=False))
+
+
+def tell(status: int, number: int) -> None:
+    """Write a line to the test, which may have ended."""
+    with suppress(BrokenPipeError):
+        os.write(status, b"%d\n" % number)
+
+
+def serve(requests: socket.socket) -> Callable[[], None] | None:
+    """Fork until the socket is closed; in a program, return its command's main()."""
+    running: dict[int, tuple[int, int]] = {}  # by a descriptor of the process: its id, and where its status goes
+    while True:
+        ready = select.select([requests.fileno(), *running], [], [])[0]
+        for process in running.keys() & ready:
+            pid, status = running.pop(process)
+            tell(status, os.waitpid(pid, 0)[1])
+            os.close(status)
+            os.close(process)
+        if requests.fileno() not in ready:
+            continue
+        message, descriptors, _, _ = socket.recv_fds(requests, 1 << 20, 4)
+        if not message:
+            return None
+        *standard, status = descriptors
+        pid = os.fork()
+        if pid == 0:
+            requests.detach()
+            request = json.loads(message)
+            become(request, standard)
+            return MAINS[Path(request["arguments"][0]).name]
+        tell(status, pid)
+        running[os.pidfd_open(pid)] = pid, status
+        for descriptor in standard:
+            os.close(descriptor)
 
 
 def main() -> None:
-    """Serve requests until the socket is closed; in a server, run it."""
-    requests = socket.socket(fileno=int(sys.argv[1]))
-    while True:
-        message, descriptors, _, _ = socket.recv_fds(requests, 1 << 20, 2)
-        if not message:
-            return
-        log, status = descriptors
-        if os.fork() == 0:
-            requests.close()
-            keep(status)
-            become(json.loads(message), log)
-            mount.main()
-            return
-        os.close(log)
-        os.close(status)
-        with suppress(ChildProcessError):  # there is none any more
-            while os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG):
-                pass
+    """Import, and serve requests."""
+    for module, _ in relayctl.COMMANDS.values():
+        import_module(f"relayfs_fuse.cli.{module}")
+    gc.freeze()  # otherwise each program's first collection would look at, and so copy, all that is imported
+    program = serve(socket.socket(fileno=int(sys.argv[1])))
+    if program is not None:
+        program()
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from forking import RELAYFS, ForkedServer, start_server
+from forking import RELAYFS, start
 
 from relayfs_fuse import native
 
@@ -67,7 +67,7 @@ class Mount:
     log: Path
     options: list[str] = field(default_factory=list)
     user: int | None = None
-    process: subprocess.Popen[bytes] | ForkedServer | None = None
+    process: subprocess.Popen[bytes] | None = None
     expected: list[str] = field(default_factory=list)
     program: Path = RELAYFS
     own_session: bool = False
@@ -77,14 +77,11 @@ class Mount:
         arguments = ["-f", str(self.path), "-o", ",".join([f"store={self.store}", *self.options])]
         self.starts = self._log_text().count("is mounted")
         with self.log.open("ab") as log:
-            if self.is_forked and self.user is None and self.program == RELAYFS:
-                self.process = start_server(arguments, log, self.own_session)
-            else:
-                self.process = subprocess.Popen(
-                    [self.program, *arguments], stdin=subprocess.DEVNULL, stdout=log, stderr=log, user=self.user,
-                    group=self.user, extra_groups=None if self.user is None else [], cwd="/",
-                    start_new_session=self.own_session,
-                )  # fmt: skip
+            who = {} if self.user is None else {"user": self.user, "group": self.user, "extra_groups": []}
+            self.process = (start if self.is_forked else subprocess.Popen)(
+                [self.program, *arguments], stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd="/",
+                start_new_session=self.own_session, **who,
+            )  # fmt: skip
         wait_until(self._answers, self._log_text)
 
     def _answers(self) -> bool:

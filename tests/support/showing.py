@@ -22,8 +22,9 @@ from typing import NamedTuple
 
 import pytest
 from babeltrace import LOST, Event, event_of
+from forking import RELAYCTL, start
 from mounts import DEADLINE_S, wait_until
-from tracing import RELAYCTL, Program
+from tracing import Program
 
 # Interrupted while it receives an answer, babeltrace2 takes the rest of that for the answer to its next command, or, if
 # it had events to show, goes on and then complains that it was interrupted, as do the components that wait for it.
@@ -182,7 +183,7 @@ class Live:
 @contextmanager
 def serving(*arguments: object) -> Iterator[Live]:
     command = [RELAYCTL, "live", "--listen", "127.0.0.1:0", *map(str, arguments)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    with start(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
             yield Live(process, process.stdout.readline().strip())

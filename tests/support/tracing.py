@@ -11,16 +11,17 @@ import random
 import re
 import signal
 import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import forking
 import pytest
 from babeltrace import babeltrace, n_bytes_of_events
 from build import PROGRAMS, compile_c
+from forking import RELAYCTL
 from mounts import DEADLINE_S, Mount, wait_until
 
 from relayfs_fuse import native
@@ -30,7 +31,6 @@ from relayfs_fuse.native.trace import Trace, Traces
 from relayfs_fuse.tracefiles import ctf
 
 PIPE_BYTES = 1 << 20  # what start_flat_out() tells fits, however long a test takes
-RELAYCTL = Path(sys.executable).with_name("relayctl")
 EVENT_BYTES = 28  # of event_writer.c's events
 SOURCE, COPY = PROGRAMS / "event_writer.c", PROGRAMS / "copy_trace.c"
 
@@ -260,16 +260,19 @@ def spoil(path: Path, seed: int, start: int = 0) -> None:
 
 
 def relayctl(*arguments: object, **options: object) -> subprocess.CompletedProcess[str]:
-    command = [str(RELAYCTL), *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, check=False, **options)
+    command = [RELAYCTL, *map(str, arguments)]
+    return forking.run(command, capture_output=True, text=True, timeout=DEADLINE_S, **options)
 
 
 @contextmanager
-def recording(*arguments: object, n_files: int | None = None, **options: object) -> Iterator[subprocess.Popen[str]]:
-    """Run relayctl record; n_files: with so many open files at most."""
+def recording(
+    *arguments: object, n_files: int | None = None, is_forked: bool = True, **options: object
+) -> Iterator[subprocess.Popen[str]]:
+    """Run relayctl record; n_files: with so many open files at most; is_forked: as in forking.py, not as a program."""
     limit = [] if n_files is None else ["prlimit", f"--nofile={n_files}:{n_files}"]
-    command = [*limit, str(RELAYCTL), "record", *map(str, arguments)]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, **options) as process:
+    command = [*limit, RELAYCTL, "record", *map(str, arguments)]
+    start = forking.start if is_forked else subprocess.Popen
+    with start(command, stderr=subprocess.PIPE, text=True, **options) as process:
         try:
             wait_until(lambda: catches(process, signal.SIGTERM), "the recorder")
             yield process

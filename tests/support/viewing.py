@@ -14,15 +14,15 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from forking import RELAYCTL, start
 from mounts import DEADLINE_S, wait_until
-from tracing import RELAYCTL
 
 
 class View:
     """The lines that it has written, each with the time at which it came."""
 
     def __init__(self, *arguments: object, **environment: str) -> None:
-        self.process = subprocess.Popen(
+        self.process = start(
             [RELAYCTL, "view", *map(str, arguments)], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
             env={**os.environ, **environment},
         )  # fmt: skip

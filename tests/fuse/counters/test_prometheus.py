@@ -6,7 +6,6 @@ import random
 import re
 import shutil
 import subprocess
-import sys
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,24 +14,19 @@ import pytest
 from mounts import Mount, wait_until
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
+from tracing import RELAYCTL, relayctl
 
 from relayfs_fuse import Counters
 from relayfs_fuse.cli import openmetrics
 from relayfs_fuse.cli.counters import shown as shown_info
 from relayfs_fuse.native import CounterInfo
 
-RELAYCTL = Path(sys.executable).with_name("relayctl")
 ROUNDS = 200 if os.environ.get("RELAYFS_STRESS") == "long" else 8
 N_FUZZED = 60
 DEADLINE = 300
 # What the text formats, or their parsers, add to names of metrics.
 SUFFIXES = ("", "_total", "_created", "_bucket", "_sum", "_count", "_info", "_gsum", "_gcount", "_total_total")
 HELP = 'A "quoted" \\ help, of ünicode'
-
-
-def relayctl(*arguments: object) -> subprocess.CompletedProcess[str]:
-    command = [str(RELAYCTL), *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE, check=False)
 
 
 def shown(mount: Mount, *arguments: object) -> str:

@@ -224,7 +224,7 @@ def anonymous_kib(pid: int) -> int:
 def test_a_process_takes_little_memory_of_the_recorder(store, run, record, out):
     trace = store.create("t")
     programs: list[Program] = []
-    with record() as process:
+    with record(is_forked=False) as process:
         for n in (10, 60):
             before = anonymous_kib(process.pid)
             while len(programs) < n:
