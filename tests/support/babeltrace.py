@@ -31,7 +31,7 @@ LOST = re.compile(r"WARNING: Tracer (discarded|may have discarded) (\d+ )?(trace
 LOST_PACKETS = re.compile(r"WARNING: Tracer discarded \d+ packets? between ")
 
 
-@dataclass(frozen=True)
+@dataclass
 class Event:
     """One event, as babeltrace2 shows it.
 
@@ -50,7 +50,10 @@ class Event:
         return dict(FIELD.findall(self.text))
 
     def __getitem__(self, name: str) -> int:
-        return int(self.fields[name], 0)
+        # There may be 100,000 events. The fields are split up only if a string, or another context, also has the name.
+        _, found, rest = self.text.partition(f" {name} = ")
+        is_once = found and f" {name} = " not in rest
+        return int(rest.partition(" ")[0].rstrip(",") if is_once else self.fields[name], 0)
 
     @property
     def process(self) -> str:
@@ -59,7 +62,7 @@ class Event:
     @property
     def pid(self) -> int:
         """Whose it is: in buffers of several processes each event says it."""
-        return self["vpid"] if "vpid" in self.fields else self["pid"]
+        return self["vpid"] if " vpid = " in self.text else self["pid"]
 
     def __str__(self) -> str:
         """Return its name and fields, without what the packet says and without the thread."""

@@ -50,7 +50,7 @@ RELAY_TRACE_EVENT(test, step, (u64, seq))
 RELAY_TRACE_EVENT(other, step, (u64, seq))
 RELAY_TRACE_EVENT(long, text, (u32, n), (string, text), (u32, after))
 
-enum { MAIN, HANDLER = 1000, MAX_THREADS = 64, SIGNAL_US = 200 };
+enum { MAIN, HANDLER = 1000, MAX_THREADS = 64, SIGNAL_US = 50 };
 
 static uint64_t no_ledger, *written = &no_ledger, n_steps, n_others;
 static volatile uint64_t in_handler;
