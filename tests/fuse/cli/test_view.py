@@ -302,8 +302,8 @@ def test_a_flight_recorder_is_left_alone(store, run):
 @pytest.mark.parametrize("clock", [clock.number for clock in CLOCKS.values() if clock.is_available])
 def test_tickets_of_two_programs_and_their_threads_come_in_order(store, clock, buffers):
     """The lock under which tickets are taken and written puts the events into one order."""
-    n = 200_000
-    store.create("t", clock=clock, buffers=buffers, subbuf_size=1 << 17, n_subbufs=128)
+    n = 50_000
+    store.create("t", clock=clock, buffers=buffers, subbuf_size=1 << 17, n_subbufs=32)
     with viewing("t", "--store", store.path, "--follow", "--json", "-e", "tickets:*") as view:
         command = [compile_c([TICKETS]), "2", "2", str(n // 4)]
         subprocess.run(list(map(str, command)), env=trace_environment(store), check=True, timeout=DEADLINE_S)
