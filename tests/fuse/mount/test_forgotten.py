@@ -37,11 +37,12 @@ def test_removed_channels_that_were_looked_at_are_forgotten(mount: Mount) -> Non
             (mount.path / path).stat()
             mount.command(f"remove {path}")
 
-    # As many as are measured: a busy machine forgets names later, and the server keeps what they took meanwhile.
-    come_and_go(range(400))
+    # As many as are measured: a busy machine forgets names later, and the server keeps what they took meanwhile. What
+    # the allocator keeps for later differs by 1,200 kB from one moment to another.
+    come_and_go(range(300))
     before = memory_kb(mount)
-    come_and_go(range(400, 800))
-    wait_grown(mount, before, 3000)  # 6,000 if they are remembered
+    come_and_go(range(300, 600))
+    wait_grown(mount, before, 2500)  # 3,800 at least if they are remembered
 
 
 # Maps a channel's memory so often; each time under a name of its own (native/src/buffer/open.h).
