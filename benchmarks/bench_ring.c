@@ -33,7 +33,7 @@ static const size_t sizes[] = {16, 64, 256, 4096};
 static int cpus[2];
 static _Alignas(8) char record[4096];
 
-static struct relay_ring *make(const char *directory, const char *name, uint32_t buffers, uint32_t mode)
+static struct relay_ring *make(const char *directory, const char *name, uint32_t buffers, uint32_t mode, uint32_t times)
 {
 	char path[4096];
 	struct relay_ring *ring;
@@ -42,6 +42,7 @@ static struct relay_ring *make(const char *directory, const char *name, uint32_t
 	                               .n_rings = buffers == RELAY_PERCPU ? relay_n_possible_cpus() : 1,
 	                               .mode = mode,
 	                               .buffers = buffers,
+	                               .times = times,
 	                               .file_mode = 0600,
 	                               .uid = (uint32_t)-1,
 	                               .gid = (uint32_t)-1};
@@ -63,9 +64,9 @@ struct bench {
 	volatile uint64_t *consumer, *producer;
 };
 
-static struct bench make_bench(const char *directory, const char *name, uint32_t buffers, uint32_t mode)
+static struct bench make_bench(const char *directory, const char *name, uint32_t buffers, uint32_t mode, uint32_t times)
 {
-	struct bench bench = {.ring = make(directory, name, buffers, mode)};
+	struct bench bench = {.ring = make(directory, name, buffers, mode, times)};
 
 	bench.consumer = mmap(NULL, 8192, PROT_READ | PROT_WRITE, MAP_SHARED, relay_ring_fd(bench.ring), 0);
 	if (bench.consumer == MAP_FAILED)
@@ -152,7 +153,7 @@ static long produce(void *on)
 
 int main(int argc, char **argv)
 {
-	struct bench copy, percpu, global, percpu_overwrite, global_overwrite;
+	struct bench copy, percpu, global, percpu_overwrite, global_overwrite, percpu_timed, global_timed;
 	struct kernel_ring kernel;
 	bool kernel_lets;
 	int round, rounds;
@@ -163,11 +164,13 @@ int main(int argc, char **argv)
 	rounds = atoi(argv[1]);
 	take_cpus(argv, cpus);
 	memset(record, 'r', sizeof(record));
-	copy = make_bench(argv[4], "copy", RELAY_PERCPU, RELAY_NO_OVERWRITE);
-	percpu = make_bench(argv[4], "percpu", RELAY_PERCPU, RELAY_NO_OVERWRITE);
-	global = make_bench(argv[4], "global", RELAY_GLOBAL, RELAY_NO_OVERWRITE);
-	percpu_overwrite = make_bench(argv[4], "percpu-overwrite", RELAY_PERCPU, RELAY_OVERWRITE);
-	global_overwrite = make_bench(argv[4], "global-overwrite", RELAY_GLOBAL, RELAY_OVERWRITE);
+	copy = make_bench(argv[4], "copy", RELAY_PERCPU, RELAY_NO_OVERWRITE, RELAY_NO_TIMESTAMP);
+	percpu = make_bench(argv[4], "percpu", RELAY_PERCPU, RELAY_NO_OVERWRITE, RELAY_NO_TIMESTAMP);
+	global = make_bench(argv[4], "global", RELAY_GLOBAL, RELAY_NO_OVERWRITE, RELAY_NO_TIMESTAMP);
+	percpu_overwrite = make_bench(argv[4], "percpu-overwrite", RELAY_PERCPU, RELAY_OVERWRITE, RELAY_NO_TIMESTAMP);
+	global_overwrite = make_bench(argv[4], "global-overwrite", RELAY_GLOBAL, RELAY_OVERWRITE, RELAY_NO_TIMESTAMP);
+	percpu_timed = make_bench(argv[4], "percpu-timed", RELAY_PERCPU, RELAY_NO_OVERWRITE, RELAY_MONO);
+	global_timed = make_bench(argv[4], "global-timed", RELAY_GLOBAL, RELAY_NO_OVERWRITE, RELAY_MONO);
 	kernel_lets = kernel_make(&kernel);
 	if (!kernel_lets)
 		printf("# the kernel's own ring was not measured: bpf(2): %s\n", strerror(errno));
@@ -185,6 +188,8 @@ int main(int argc, char **argv)
 		sample("global-reserve", reserve_and_commit_word, &global, 8);
 		sample("percpu-overwrite", relay_ring_output, &percpu_overwrite, 64);
 		sample("global-overwrite", relay_ring_output, &global_overwrite, 64);
+		sample("percpu-timed", relay_ring_output, &percpu_timed, 64);
+		sample("global-timed", relay_ring_output, &global_timed, 64);
 		sample_consumer(percpu.ring);
 		sample_rate("one-producer", cpus, 1, produce, global_overwrite.ring, PAIR_RECORDS);
 		if (cpus[1] != cpus[0])

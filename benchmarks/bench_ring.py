@@ -27,6 +27,8 @@ LIMITS = [
     Limit("global, reserved and committed, 64 bytes: times output", "global-reserve-64", "global-64", most=2),
     Limit("per CPU, overwriting, 64 bytes: times in an empty ring", "percpu-overwrite-64", "percpu-64", most=3),
     Limit("global, overwriting, 64 bytes: times in an empty ring", "global-overwrite-64", "global-64", most=3),
+    Limit("per CPU, with times, 64 bytes: times without", "percpu-timed-64", "percpu-64", most=14),
+    Limit("global, with times, 64 bytes: times without", "global-timed-64", "global-64", most=7),
     Limit("consumed in place, 64 bytes: times the copy", "next-release-64", "copy-64", most=12),
 ]
 KERNEL = [

@@ -177,11 +177,11 @@ static long write_many(void *on)
 
 int main(int argc, char **argv)
 {
-	struct rchan *copy, *rseq, *lockless, *callback, *rseq_full, *lockless_full, *reserves;
+	struct rchan *copy, *rseq, *lockless, *callback, *rseq_full, *lockless_full, *reserves, *timed, *timed_lockless;
 	int round, rounds;
 	unsigned i;
 
-	if (argc != 11)
+	if (argc != 13)
 		return 2;
 	rounds = atoi(argv[1]);
 	take_cpus(argv, cpus);
@@ -193,6 +193,8 @@ int main(int argc, char **argv)
 	rseq_full = attach(argv[8]);
 	lockless_full = attach(argv[9]);
 	reserves = attach(argv[10]);
+	timed = attach(argv[11]);
+	timed_lockless = attach(argv[12]);
 	open_classics();
 	fill(rseq_full);
 	fill(lockless_full);
@@ -205,6 +207,8 @@ int main(int argc, char **argv)
 		sample("callback", relay_write, callback, 64);
 		sample("reserve", reserve_and_commit, rseq, 64);
 		sample("rseq-reserves", relay_write, reserves, 64);
+		sample("timed", relay_write, timed, 64);
+		sample("timed-lockless", relay_write, timed_lockless, 64);
 		sample("classic", write_plain, NULL, 64);
 		sample("classic-callbacks", write_with_callbacks, NULL, 64);
 		sample("classic-delta", write_with_delta, NULL, 64);

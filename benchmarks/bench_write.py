@@ -22,6 +22,8 @@ CHANNELS = {
     "rseq-full": "mode=no-overwrite scheme=rseq",
     "lockless-full": "mode=no-overwrite scheme=lockless",
     "reserves": "mode=overwrite scheme=rseq start_reserve=64 end_reserve=64",
+    "timed": "mode=overwrite scheme=rseq times=mono",
+    "timed-lockless": "mode=overwrite scheme=lockless times=mono",
 }
 GEOMETRY = "subbuf_size=256K n_subbufs=8"
 
@@ -34,6 +36,8 @@ LIMITS = [
     Limit("with subbuf_start, 64 bytes: times without", "callback-64", "rseq-64", most=1.1),
     Limit("reserved, filled and committed, 64 bytes: times a lockless write", "reserve-64", "lockless-64", most=2),
     Limit("with start and end reserves, 64 bytes: times without", "rseq-reserves-64", "rseq-64", most=1.1),
+    Limit("with times, 64 bytes: times without", "timed-64", "rseq-64", most=12),
+    Limit("lockless, with times, 64 bytes: times without", "timed-lockless-64", "lockless-64", most=5),
     Limit("2003, callbacks and reserves, 64 bytes: times without", "classic-callbacks-64", "classic-64", most=1.1),
     Limit("rseq, refused because full: times a write that is taken", "rseq-full-64", "rseq-64", most=1),
     Limit("lockless, refused because full: times one that is taken", "lockless-full-64", "lockless-64", most=1),

@@ -175,16 +175,17 @@ class MemFile(BufferFile):
 
 @contextmanager
 def _follow(
-    memory: type[native.ChannelMemory], stored: Sequence[Stored[Any]], say: Callable[[str], None]
+    memory: type[native.ChannelMemory], stored: Sequence[Stored[Any]], times: int, say: Callable[[str], None]
 ) -> Iterator[Records]:
     with ExitStack() as stack:
         memories = []
         for one in stored:
             memories.append(memory.of_descriptor(one.descriptor))
             stack.callback(memories[-1].close)
+        records = Records(memories, times, say)
         stack.pop_all()
-        with Records(memories, say) as records:
-            yield records
+    with records:
+        yield records
 
 
 def merged_of(channel: StoredChannel) -> Iterator[MergedFile]:
@@ -198,7 +199,7 @@ def merged_of(channel: StoredChannel) -> Iterator[MergedFile]:
 
     stored = tuple(channel.buffers)
     for name, file_format in MERGED_FORMATS.items():
-        follow = partial(_follow, channel.kind.memory, stored)
+        follow = partial(_follow, channel.kind.memory, stored, channel.stats.times)
         yield MergedFile(name, Sort(channel.path, file_format, follow, owner))
 
 

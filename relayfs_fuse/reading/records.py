@@ -31,14 +31,16 @@ _FIRST = {clock.number: read_clocks(clock.number) for clock in CLOCKS.values() i
 
 
 class Records(Closing):
-    """Follow the buffers of a channel, by their numbers; OSError.
+    """Follow the buffers of a channel, by their numbers.
 
     memories: which are closed with this
+    times: the number of their clock
     say: called with a line for users when something goes wrong
     merged: where the records are
     """
 
-    def __init__(self, memories: Sequence[native.ChannelMemory], say: Callable[[str], None]) -> None:
+    def __init__(self, memories: Sequence[native.ChannelMemory], times: int, say: Callable[[str], None]) -> None:
+        ticks = _conversion(times)
         self.merged = Merge()
         self._memories = memories
         self._say = say
@@ -47,10 +49,8 @@ class Records(Closing):
         self._ticked = time.monotonic()
         # Each buffer is a process of its own for the merge, from which it can be removed.
         self._numbers: dict[int, int] = {}
-        clock = memories[0].stats().times
-        ticks = _conversion(clock)
         for cpu, memory in enumerate(memories):
-            process = MergedProcess("", 0, cpu, (), ticks, (_RECORD,), live_clock=clock)
+            process = MergedProcess("", 0, cpu, (), ticks, (_RECORD,), live_clock=times)
             self._numbers[cpu] = self.merged.add_process(process)
             try:
                 memory.add_to(self.merged, self._numbers[cpu], cpu)
