@@ -42,7 +42,8 @@ enum relay_app_way {
 	/* In shared memory. A piece is consumed after it is written, so nothing is lost if the program is killed.
 	 * Pieces that were read and not consumed, at most a sub-buffer for each buffer, are then read again. If the
 	 * next program appends to the same files, they contain the data once, provided that the file system has extended
-	 * attributes. */
+	 * attributes, and that the channel has no `times`: with them a piece is one record, without its time, and the last one before
+	 * the program was killed may be there twice, or once in part. */
 	RELAY_APP_MMAP = 0,
 	/* With poll(2) and read(2) on the relay file. A piece is consumed before it is written: if the program is killed,
 	 * at most 1 MiB for each buffer is lost. Pieces do not correspond to sub-buffers, and have no padding. */

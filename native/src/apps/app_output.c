@@ -11,6 +11,8 @@
  * between stream position and file position while a reader runs. A program that appends to the file truncates the part
  * that is not consumed, but only if the next bytes of the buffer are the same: others may have read them, or reset the
  * channel.
+ *
+ * With `times` the stream position counts heads that the file does not have, so nothing is truncated then.
  */
 #define _GNU_SOURCE
 #include "apps/app_output.h"
@@ -48,6 +50,8 @@ static int cut_unconsumed(struct app_output *output, struct rchan_buf *buf)
 {
 	struct relay_stats stats;
 	uint64_t shift;
+	if (buf->is_timed)
+		return 0;
 	if (fgetxattr(output->fd, shift_name, &shift, sizeof(shift)) != sizeof(shift))
 		return 0; /* the last reader ended normally */
 	int err = relay_buf_stats(buf, &stats);
