@@ -169,17 +169,28 @@ int relay_direct_adopt(const struct relay_place *place, const struct relay_spec 
 	return make_locked(place, &(struct making){spec->buffers, spec->n_buffers, NULL, spec, fds});
 }
 
+/* Close a relay buffer or a ring. A damaged file is neither. */
+static void close_buffer(const char *mem)
+{
+	struct rchan_buf *buf = relay_buf_open(mem);
+	struct relay_ring *ring = buf ? NULL : relay_ring_open(mem);
+	if (buf)
+		relay_buf_stop(buf, RELAY_CLOSED, 1);
+	if (ring)
+		relay_ring_stop(ring, RELAY_CLOSED, 1);
+	relay_buf_release(buf);
+	relay_ring_close(ring);
+}
+
 /* Close the buffers: every write fails from now on, and readers find the end. Returns the number of buffers. */
 static uint32_t close_buffers(const struct relay_place *place)
 {
 	for (uint32_t n = 0;; n++) {
 		char *mem = relay_place_mem(place, n);
-		struct rchan_buf *buf = mem ? relay_buf_open(mem) : NULL;
 		bool exists = mem && access(mem, F_OK) == 0;
+		if (exists)
+			close_buffer(mem);
 		free(mem);
-		if (buf)
-			relay_buf_stop(buf, RELAY_CLOSED, 1);
-		relay_buf_release(buf);
 		if (!exists)
 			return n;
 	}

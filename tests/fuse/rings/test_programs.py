@@ -1,5 +1,6 @@
 """Programs and their rings: by path, without a mount, one ring for each CPU, several rings for many keys."""
 
+import ctypes
 import errno
 import os
 import random
@@ -13,6 +14,7 @@ import pytest
 from lines_out import printing
 from mounts import DEADLINE_S, Mount, User, wait_until
 
+import relayfs_fuse
 from relayfs_fuse import Ring, native, ring_hash
 
 N_CPUS = native.n_possible_cpus()
@@ -141,6 +143,21 @@ for path, options, code in (
     mount = make_mount()
     assert "create app/r type=ring size=8K mode=no-overwrite buffers=global " in mount.channels()
     assert (mount.path / "app/r0").read_bytes() == b"before there was a mount\nby one who found it\n"
+
+
+def test_a_ring_that_is_removed_without_a_mount_refuses_records(
+    scratch_store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RELAYFS", "/nowhere")
+    monkeypatch.setenv("RELAYFS_STORE", str(scratch_store))
+    library = ctypes.CDLL(str(Path(relayfs_fuse.__file__).with_name("lib") / "librelayfs.so"))
+    with Ring.create("/nowhere/app/r", size="4K", buffers="percpu") as ring:
+        ring.output(b"before")
+        assert library.relay_remove_file(b"/nowhere/app/r0") == 0
+        assert not (scratch_store / "app").exists()
+        with pytest.raises(BrokenPipeError):
+            ring.output(b"after")
+        assert [bytes(record) for record in ring.records()] == [b"before"]  # it ends: no wait for more
 
 
 def test_users_have_rings_in_mounts_of_their_own(
