@@ -67,6 +67,6 @@ def _write(mount: str, line: str) -> None:
     # Without O_CREAT: if the mount has gone, no file is made in the directory below it.
     control = os.open(os.path.join(mount, "control"), os.O_WRONLY | os.O_CLOEXEC)
     try:
-        os.write(control, f"{line}\n".encode("ascii"))
+        os.write(control, os.fsencode(f"{line}\n"))
     finally:
         os.close(control)

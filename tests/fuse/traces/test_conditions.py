@@ -254,13 +254,13 @@ def test_log_messages_are_chosen_by_their_fields(mount: Mount, tmp_path: Path) -
 
 def test_view_makes_a_trace_with_a_condition(mount: Mount) -> None:
     viewing = subprocess.Popen(
-        [Path(sys.executable).with_name("relayctl"), "view", "-n", "0", "-e", "test:step if seq == 5"],
+        [Path(sys.executable).with_name("relayctl"), "view", "-n", "0", "-e", 'judge:step if seq == 5 && text != "é"'],
         stdout=subprocess.PIPE, text=True, env=environment_of(mount),
     )  # fmt: skip
     try:
         wait_until(lambda: "trace start view-" in mount.channels(), "the trace is started")
         with traced(mount) as c_program:
-            c_program.ask("step 10")
+            c_program.ask("emit 10")
             assert viewing.stdout is not None
             assert "seq = 5" in viewing.stdout.readline()
     finally:
