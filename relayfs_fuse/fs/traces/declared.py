@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# How many processes are checked, and how many bytes of each one's `.events`. That is enough for a notice to the user.
+# How many processes are checked, and how many bytes of each one's `.events`. That is enough for a notice to the user,
+# which says so, because an event that is not checked may meet the condition.
 PROCESSES_MAX = 16
 EVENTS_MAX = 64 << 10
 
@@ -26,7 +27,7 @@ EVENTS_MAX = 64 << 10
 def notice_unmet(
     command: TraceCommand, processes: Iterable[TraceProcess], errors: ErrorLog
 ) -> Generator[Callable[[], Any], Any, None]:
-    """Note in error_log if the condition of an `enable` leaves out all events that match and are declared already.
+    """Note in error_log if the condition of an `enable` leaves out all events that match and are checked.
 
     Yields a job, as commands/channel.py explains.
     """
@@ -46,4 +47,7 @@ def _unmet(command: TraceCommand, processes: Iterable[TraceProcess]) -> str | No
         if not lacks:
             return None
         reason = reason or f"{declaration.name} {lacks}"
-    return reason and f"of the events that programs have declared so far, none can be taken: {reason}"
+    return reason and (
+        f"of the events declared so far (checked are {PROCESSES_MAX} processes at most, and {EVENTS_MAX >> 10} KiB of each "
+        f"one's declarations) none can be taken: {reason}"
+    )

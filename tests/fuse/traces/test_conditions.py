@@ -239,7 +239,8 @@ def test_a_condition_that_no_declared_event_meets_is_said(mount: Mount, conditio
             mount.expect("none can be taken")
         mount.command(f"trace enable other server:r* if {condition}")
     entry = mount.error_log
-    assert (f"of the events that programs have declared so far, none can be taken: {said}" in entry) == bool(said)
+    checked = "checked are 16 processes at most, and 64 KiB of each one's declarations"
+    assert (f"of the events declared so far ({checked}) none can be taken: {said}" in entry) == bool(said)
     assert f"trace enable other server:r* if {condition}" in mount.channels().splitlines()
 
 
