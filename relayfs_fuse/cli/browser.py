@@ -137,11 +137,11 @@ def show_in_browser(context: click.Context) -> None:
     options = context.params
     given = {name for name in options if context.get_parameter_source(name) == ParameterSource.COMMANDLINE}
     if options["what"] is None or given & {"follow", "lines", "json_wanted", "delay"}:
-        raise click.UsageError("--browser shows what TRACE or DIR holds now; it takes --since and --event only")
+        raise click.UsageError("--browser shows what TRACE or DIR holds now; it takes --since, --event and --if only")
     name = "trace.pftrace"
     with ended_by_signals(name), tempfile.TemporaryDirectory(prefix="relayctl-") as directory:
         exported = os.path.join(directory, name)
-        same = {name: options[name] for name in ("what", "mount", "store", "since", "patterns")}
+        same = {name: options[name] for name in ("what", "mount", "store", "since", "patterns", "condition")}
         context.invoke(export_command, file_format="perfetto", output=exported, **same)
         _show(exported)
 

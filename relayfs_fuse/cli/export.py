@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, BinaryIO
 
 import click
 
-from relayfs_fuse.cli.common import NOTHING_MATCHES, check_stdout, is_recording, mount_option, say, store_option
+from relayfs_fuse.cli.common import check_stdout, is_recording, mount_option, store_option
+from relayfs_fuse.cli.condition import Selection, if_option
 from relayfs_fuse.cli.moment import moment
 from relayfs_fuse.cli.snapshot import held_now
 from relayfs_fuse.errors import RelayError
 from relayfs_fuse.native.merge import EVER, TIMES, Export, Style
 from relayfs_fuse.record.report import size
-from relayfs_fuse.tracefiles.merged import matches, merge
+from relayfs_fuse.tracefiles.merged import merge
 from relayfs_fuse.tracefiles.recorded import Recording
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ _PROGRESS_S = 1.0
 @click.option("--since", metavar="TIME", help="Leave out earlier events.")
 @click.option("--until", metavar="TIME", help="Leave out later events.")
 @click.option("-e", "--event", "patterns", metavar="PATTERN", multiple=True, help="Only events of these names.")
+@if_option
 @click.option(
     "--time", "times", type=click.Choice(list(TIMES)), default="clock", show_default=True,
     help="How --text writes times: of the day, with the date, since the first event, since 1970.",
@@ -55,6 +57,7 @@ def export_command(  # noqa: PLR0913, PLR0917  # an option each
     since: str | None,
     until: str | None,
     patterns: tuple[str, ...],
+    condition: str | None,
     times: str,
 ) -> None:
     """Write the events of the recording DIR, or what the buffers of the trace TRACE hold, in the order of their times.
@@ -72,12 +75,11 @@ def export_command(  # noqa: PLR0913, PLR0917  # an option each
             directory = stack.enter_context(held_now(what, mount, store))
         recording = stack.enter_context(closing(Recording(directory)))
         parts = recording.parts
-        if not any(matches(one, patterns) for part in parts for one in part.declarations):
-            say(f"{what}: no event is declared whose name matches")
-            sys.exit(NOTHING_MATCHES)
+        selection = Selection(patterns, condition)
+        selection.check(what, (one for part in parts for one in part.declarations))
         made = min(part.origin.real for part in parts)
         limits = moment(since, made, 0), moment(until, made, EVER)
-        merged = stack.enter_context(closing(merge(parts, patterns, *limits)))
+        merged = stack.enter_context(closing(merge(parts, patterns, *limits, selection.compiled)))
         with _opened(output) as file:
             # All parts are of one trace, so their origins are the same.
             mono_offset = parts[0].origin.real - parts[0].origin.mono

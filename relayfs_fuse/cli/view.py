@@ -10,7 +10,8 @@ from contextlib import ExitStack, closing, suppress
 
 import click
 
-from relayfs_fuse.cli.common import NOTHING_MATCHES, check_stdout, is_recording, mount_option, say, store_option
+from relayfs_fuse.cli.common import check_stdout, is_recording, mount_option, say, store_option
+from relayfs_fuse.cli.condition import Selection, if_option
 from relayfs_fuse.cli.lines import Lines, Stopped
 from relayfs_fuse.cli.moment import moment
 from relayfs_fuse.cli.own_trace import own_trace
@@ -19,7 +20,7 @@ from relayfs_fuse.native.merge import EVER, Export, Style
 from relayfs_fuse.reading.live import Live, Wanted
 from relayfs_fuse.reading.room import permit_many_files
 from relayfs_fuse.reading.source import Source, find_store
-from relayfs_fuse.tracefiles.merged import matches, merge
+from relayfs_fuse.tracefiles.merged import merge
 from relayfs_fuse.tracefiles.recorded import Recording
 
 # Buffers are read _LOOKS times in each --delay, and at least every _LONGEST_WAIT_S, so that programs find room.
@@ -39,6 +40,7 @@ _USUAL_COLUMNS = 60
 @click.option("-n", "--lines", metavar="N", type=click.IntRange(min=0), help="Only the last N lines of what is there.")
 @click.option("--since", metavar="TIME", help="Leave out earlier events.")
 @click.option("-e", "--event", "patterns", metavar="PATTERN", multiple=True, help="Only events of these names.")
+@if_option
 @click.option("--json", "json_wanted", is_flag=True, help="Print a JSON object a line.")
 @click.option("--browser", "in_browser", is_flag=True, help="Show the events that are there in Perfetto's viewer.")
 @click.option(
@@ -55,6 +57,7 @@ def view(  # noqa: PLR0913, PLR0917  # an option each
     lines: int | None,
     since: str | None,
     patterns: tuple[str, ...],
+    condition: str | None,
     json_wanted: bool,
     in_browser: bool,
     delay: int,
@@ -64,7 +67,8 @@ def view(  # noqa: PLR0913, PLR0917  # an option each
     Without either, make a trace of the events that --event names, and show them until ^C.
 
     TIME is seconds since 1970 or a local time, HH:MM, HH:MM:SS or YYYY-MM-DDTHH:MM:SS, with up to nine decimals.
-    PATTERN is a glob of PROVIDER:NAME; without TRACE and DIR, `if CONDITION` may follow it, as in `trace enable`.
+    PATTERN is a glob of PROVIDER:NAME; without TRACE and DIR, `if CONDITION` may follow it, as in `trace enable`, and
+    programs evaluate it.
     """
     check_stdout()
     is_directory = what is not None and is_recording(what, mount, store)
@@ -73,7 +77,7 @@ def view(  # noqa: PLR0913, PLR0917  # an option each
     if what is None and not patterns:
         raise click.UsageError("TRACE, DIR or --event is missing")
     if what is not None and any(" " in pattern for pattern in patterns):
-        raise click.UsageError("--event can have a condition only without TRACE and DIR: programs evaluate it")
+        raise click.UsageError("--event can have a condition only without TRACE and DIR; here --if gives it")
     if what is None and store is not None:
         raise click.UsageError("--event alone makes a trace, which needs a mount")
     if in_browser:
@@ -82,10 +86,12 @@ def view(  # noqa: PLR0913, PLR0917  # an option each
         show_in_browser(context)
         return
     style = _style(json_wanted)
+    # A trace of its own has only the events of these patterns.
+    selection = Selection(patterns if what is not None else (), condition)
     # A signal, or a reader that closes the pipe, ends the command without an error.
     with Lines(lines, handles_signals=follow or what is None) as out, suppress(Stopped, BrokenPipeError):
         if what is not None and is_directory:
-            _show_recording(what, style, out, since, patterns)
+            _show_recording(what, style, out, since, selection)
             return
         permit_many_files()
         earliest = moment(since, time.time_ns(), 0)
@@ -93,22 +99,18 @@ def view(  # noqa: PLR0913, PLR0917  # an option each
             name = what if what is not None else stack.enter_context(own_trace(mount, patterns))
             source = stack.enter_context(closing(Source(name, find_store(mount, store))))
             follows = follow or what is None
-            # A trace of its own has only the events of these patterns.
-            wanted = Wanted(patterns if what is not None else (), earliest)
+            wanted = Wanted(selection.patterns, earliest, selection.compiled)
             live = stack.enter_context(Live(source, wanted, say, consumes=follows, is_own=what is None))
             exporter = stack.enter_context(closing(Export(live.merged, style)))
             if follows:
                 with out.showing():
+                    if why := selection.why_none(live.declarations):
+                        say(f"{name}: {why}")
                     _follow(live, exporter, out, delay * _NS_IN_MS, source)
             else:
                 _show_what_is_there(live, exporter, out)
-                if not live.has_wanted:
-                    _say_nothing_matches(name)
-                    sys.exit(NOTHING_MATCHES)
-
-
-def _say_nothing_matches(where: str) -> None:
-    say(f"{where}: no event is declared so far whose name matches")
+                if not live.merged.stats().events:
+                    selection.check(name, live.declarations)
 
 
 def _style(json_wanted: bool) -> Style:
@@ -121,15 +123,13 @@ def _style(json_wanted: bool) -> Style:
     )
 
 
-def _show_recording(directory: str, style: Style, out: Lines, since: str | None, patterns: tuple[str, ...]) -> None:
+def _show_recording(directory: str, style: Style, out: Lines, since: str | None, selection: Selection) -> None:
     with ExitStack() as stack:
         recording = stack.enter_context(closing(Recording(directory)))
         parts = recording.parts
-        if not any(matches(one, patterns) for part in parts for one in part.declarations):
-            _say_nothing_matches(directory)
-            sys.exit(NOTHING_MATCHES)
+        selection.check(directory, (one for part in parts for one in part.declarations))
         earliest = moment(since, min(part.origin.real for part in parts), 0)
-        merged = stack.enter_context(closing(merge(parts, patterns, earliest)))
+        merged = stack.enter_context(closing(merge(parts, selection.patterns, earliest, condition=selection.compiled)))
         exporter = stack.enter_context(closing(Export(merged, style)))
         for piece in exporter.pieces():
             out.write(piece)
@@ -162,8 +162,6 @@ def _show(exporter: Export, out: Lines) -> None:
 def _follow(live: Live, exporter: Export, out: Lines, delay_ns: int, source: Source) -> None:
     first: int | None = None
     is_there = True
-    if not live.has_wanted:
-        _say_nothing_matches(source.name)
     while is_there and not out.is_told_to_end:
         looked = live.look()
         first = looked if first is None else first

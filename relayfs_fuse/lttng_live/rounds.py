@@ -72,7 +72,9 @@ class Rounds(Closing):
         with ExitStack() as stack:
             source = stack.enter_context(closing(Source(trace.name, store, trace.id)))
             since = 0 if is_whole else _now(source)
-            self._live = stack.enter_context(Live(source, Wanted((), since, VIEWERS_MAX + 1), say, consumes=True))
+            self._live = stack.enter_context(
+                Live(source, Wanted(since=since, share=VIEWERS_MAX + 1), say, consumes=True)
+            )
             self._packets = stack.enter_context(closing(Packets(self._live.merged)))
             self._stack = stack.pop_all()
 

@@ -90,13 +90,18 @@ class Merge(library.Handle):
     """Merge streams.
 
     since, until: events before and after are left out, ns since 1970
+    condition: events that do not meet it are left out; as trace.pack_conditions() returns it; empty: there is none
     """
 
-    def __init__(self, since: int = 0, until: int = EVER) -> None:
+    def __init__(self, since: int = 0, until: int = EVER, condition: bytes = b"") -> None:
         pointer = lib.relay_merge_new(since, until)
         if pointer == ffi.NULL:
             raise MemoryError
         super().__init__(pointer)
+        if condition:
+            c_conditions = ffi.new("struct relay_conditions *")
+            ffi.memmove(c_conditions, condition, ffi.sizeof(c_conditions[0]))
+            library.check(lib.relay_merge_set_condition(self._open, c_conditions))
 
     @property
     def pointer(self) -> Any:

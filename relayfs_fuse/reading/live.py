@@ -28,8 +28,8 @@ from relayfs_fuse.tracefiles.recorder_lock import holder
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from relayfs_fuse.native.merge import EventKind
     from relayfs_fuse.reading.source import Source
+    from relayfs_fuse.tracefiles.ctf import Declaration
     from relayfs_fuse.tracefiles.recorded import Clock
 
 # How often the state of processes and of the trace is checked.
@@ -63,11 +63,13 @@ class Wanted(NamedTuple):
 
     patterns: globs of PROVIDER:NAME, one of which must match; empty: all events are wanted
     since: events before this time are left out, ns since 1970
+    condition: as for Merge
     share: at most 1/share of most_processes() processes are read; the others are for other Lives of this program
     """
 
     patterns: Sequence[str] = ()
     since: int = 0
+    condition: bytes = b""
     share: int = 1
 
 
@@ -81,17 +83,15 @@ class Live(Closing):
     is_own: whether the caller has made the trace, so that no message about consuming is needed
     merged: the merge that gives out the events
     clocks: the clocks from which the timestamps of all processes are converted
-    has_wanted: whether an event that matches the patterns has been declared; True if there are no patterns
     """
 
     def __init__(
         self, source: Source, wanted: Wanted, say: Callable[[str], None], *, consumes: bool, is_own: bool = False
     ) -> None:
-        self.merged = Merge(wanted.since)
+        self.merged = Merge(wanted.since, condition=wanted.condition)
         self._source = source
         self._patterns = wanted.patterns
         self._share = wanted.share
-        self.has_wanted = not wanted.patterns
         self._say = say
         self._consumes = consumes and source.trace.mode == native.MODE_NO_OVERWRITE
         self.clocks = source.clocks()
@@ -109,6 +109,11 @@ class Live(Closing):
     def followed(self) -> list[Followed]:
         """The processes that are read now."""
         return list(self._followed.values())
+
+    @property
+    def declarations(self) -> list[Declaration]:
+        """What these have declared so far."""
+        return [one for followed in self._followed.values() for one in followed.process.declarations]
 
     def close(self) -> None:
         """Let go of all buffers."""
@@ -197,7 +202,6 @@ class Live(Closing):
             is_past=self._source.is_of_earlier_boot,
         )
         number = self.merged.add_process(described)
-        self._note_wanted(described.kinds)
         self._n_added += 1
         self._followed[name] = Followed(process, number, described.identity, part.clock, uid, len(process.declarations))
         try:
@@ -229,12 +233,7 @@ class Live(Closing):
         new = followed.process.declarations[followed.n_declared :]
         if new:
             followed.n_declared += len(new)
-            kinds = kinds_of(new, self._patterns)
-            self.merged.declare(followed.number, kinds)
-            self._note_wanted(kinds)
-
-    def _note_wanted(self, kinds: Sequence[EventKind]) -> None:
-        self.has_wanted = self.has_wanted or any(kind.is_wanted for kind in kinds)
+            self.merged.declare(followed.number, kinds_of(new, self._patterns))
 
     def _is_sound(self, name: str) -> bool:
         """Report what is wrong with a process, and drop it if it is damaged; return whether it is still read."""

@@ -14,13 +14,15 @@ if TYPE_CHECKING:
     from relayfs_fuse.tracefiles.recorded import Part
 
 
-def merge(parts: Sequence[Part], patterns: Sequence[str] = (), since: int = 0, until: int = EVER) -> Merge:
+def merge(
+    parts: Sequence[Part], patterns: Sequence[str] = (), since: int = 0, until: int = EVER, condition: bytes = b""
+) -> Merge:
     """Merge the streams of parts of a recording.
 
     patterns: globs of PROVIDER:NAME, one of which must match; empty: all events are wanted
-    since, until: events before and after are left out, ns since 1970
+    since, until, condition: as for Merge
     """
-    merged = Merge(since, until)
+    merged = Merge(since, until, condition)
     # In a rotated recording, several directories can each have a part of the same process.
     identities: dict[str, int] = {}
     try:

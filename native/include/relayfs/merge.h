@@ -38,6 +38,10 @@ struct relay_merge;
 struct relay_merge *relay_merge_new(uint64_t since, uint64_t until);
 void relay_merge_free(struct relay_merge *merge);
 
+/* Leave out events that do not meet the first one of these conditions, which are copied. Lost events are counted all the
+ * same. 0; -ENOMEM; -EINVAL: there is no condition, or it is damaged, or the merge has a condition or a process already. */
+int relay_merge_set_condition(struct relay_merge *merge, const struct relay_conditions *conditions);
+
 /* A process of a trace, or several that share buffers. */
 struct relay_merge_process {
 	const char *name; /* of the program; copied */

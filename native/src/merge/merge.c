@@ -15,6 +15,7 @@
 #include "merge/merge.h"
 
 #include "base/clock.h"
+#include "trace/condition.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -36,6 +37,7 @@ struct relay_merge {
 	uint64_t round; /* in a round, which a NULL of relay_merge_next() ends, each empty stream is asked once */
 	uint64_t since, until, limit;
 	bool takes_no_buffers;
+	struct relay_conditions *conditions; /* the first one is the merge's; NULL: there is none */
 	struct relay_merge_stats stats;
 };
 
@@ -73,7 +75,20 @@ void relay_merge_free(struct relay_merge *merge)
 	free(merge->streams);
 	free(merge->processes);
 	free(merge->tree);
+	free(merge->conditions);
 	free(merge);
+}
+
+int relay_merge_set_condition(struct relay_merge *merge, const struct relay_conditions *conditions)
+{
+	if (!relay_conditions_are_sound(conditions) || !conditions->n_conditions || merge->n_processes ||
+	    merge->conditions)
+		return -EINVAL;
+	merge->conditions = malloc(sizeof(*conditions));
+	if (!merge->conditions)
+		return -ENOMEM;
+	*merge->conditions = *conditions;
+	return 0;
 }
 
 /* Return an array of n pointers with room for one more: it is doubled when n is a power of two. NULL: no memory; the array is
@@ -88,12 +103,16 @@ int relay_merge_add_process(struct relay_merge *merge, const struct relay_merge_
 	struct relay_traced *traced = calloc(1, sizeof(*traced));
 	struct relay_traced **processes = with_room(merge->processes, merge->n_processes);
 	merge->processes = processes ? processes : merge->processes;
-	int err = traced && processes ? relay_traced_init(traced, process) : -ENOMEM;
+	struct relay_filter *filter = merge->conditions ? relay_filter_new(merge->conditions) : NULL;
+	bool has_memory = traced && processes && (filter || !merge->conditions);
+	int err = has_memory ? relay_traced_init(traced, process) : -ENOMEM;
 	if (err) {
 		relay_layouts_free(process->layouts);
+		relay_filter_free(filter);
 		free(traced);
 		return err;
 	}
+	traced->filter = filter;
 	uint32_t number = 0;
 	/* One may have been removed. */
 	while (number < merge->n_processes && merge->processes[number])

@@ -65,6 +65,7 @@ int relay_traced_init(struct relay_traced *traced, const struct relay_merge_proc
 void relay_traced_free(struct relay_traced *traced)
 {
 	relay_layouts_free(traced->layouts);
+	relay_filter_free(traced->filter);
 	free(traced->name);
 }
 
@@ -117,6 +118,15 @@ static bool is_wanted(const struct relay_stream *stream, uint64_t time)
 	return time >= stream->since && time <= stream->until;
 }
 
+static bool meets_condition(const struct relay_stream *stream)
+{
+	struct relay_filter *filter = stream->traced->filter;
+	int takes = filter ? relay_filter_takes(filter, &stream->cursor) : 1;
+	if (takes < 0 && !stream->stats->error)
+		stream->stats->error = takes;
+	return takes > 0;
+}
+
 /* Go on in the packet. false: at its end, or at what is no event. */
 static bool next_in_packet(struct relay_stream *stream)
 {
@@ -131,7 +141,7 @@ static bool next_in_packet(struct relay_stream *stream)
 		if (!declared)
 			continue;
 		uint64_t time = relay_traced_time(stream->traced, cursor->time);
-		if (!is_wanted(stream, time))
+		if (!is_wanted(stream, time) || !meets_condition(stream))
 			continue;
 		stream->event = (struct relay_event){.time = time,
 		                                     .stream = stream,

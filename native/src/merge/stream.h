@@ -6,7 +6,7 @@
 #ifndef RELAYFS_MERGE_STREAM_H
 #define RELAYFS_MERGE_STREAM_H
 
-#include "trace/layouts.h"
+#include "merge/filter.h"
 
 #include <relayfs/merge.h>
 
@@ -45,6 +45,7 @@ struct relay_traced {
 	uint32_t identity, pid;
 	int32_t vpid_at, vtid_at;
 	struct relay_layouts *layouts;
+	struct relay_filter *filter; /* NULL: all events are given out */
 	/* Of its clock: time = base + (ticks * mult >> shift) */
 	uint64_t base, mult, freq;
 	uint32_t shift;

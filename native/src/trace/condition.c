@@ -188,3 +188,95 @@ void relay_comparisons_clear(struct relay_comparison *comparisons, unsigned n)
 			free(comparisons[i].text);
 	}
 }
+
+/* --- evaluating --- */
+
+static uint64_t load(const struct relay_comparison *comparison, const unsigned char *at)
+{
+	const uint64_t value = relay_load_unsigned(at, comparison->bytes);
+	return comparison->kind == RELAY_FIELD_SIGNED ? (uint64_t)relay_as_signed(value, comparison->bytes) : value;
+}
+
+static double load_real(const struct relay_comparison *comparison, const unsigned char *at)
+{
+	if (comparison->kind == RELAY_FIELD_SIGNED)
+		return (double)(int64_t)load(comparison, at);
+	return comparison->kind == RELAY_FIELD_REAL ? relay_load_real(at, comparison->bytes)
+	                                            : (double)load(comparison, at);
+}
+
+static enum relay_order order_of_reals(double one, double other)
+{
+	return one < other ? RELAY_LESS : one > other ? RELAY_GREATER : one == other ? RELAY_EQUAL : RELAY_UNORDERED;
+}
+
+/* If what follows a * does not match, it is tried again one byte later in the text; an earlier * need not be tried again. */
+static bool matches(const char *pattern, const char *text, const char *end)
+{
+	const char *after_star = NULL, *again = NULL;
+	while (text < end) {
+		const bool is_quoted = *pattern == '\\' && pattern[1];
+		if (*pattern == '*') {
+			after_star = ++pattern;
+			again = text;
+		} else if (*pattern == '?' || (*pattern && pattern[is_quoted] == *text)) {
+			pattern += 1 + is_quoted;
+			text++;
+		} else if (after_star) {
+			pattern = after_star;
+			text = ++again;
+		} else {
+			return false;
+		}
+	}
+	while (*pattern == '*')
+		pattern++;
+	return !*pattern;
+}
+
+static enum relay_order order_of_texts(const struct relay_comparison *comparison, const char *text, size_t length)
+{
+	if (comparison->compared == RELAY_PATTERN)
+		return matches(comparison->text, text, text + length) ? RELAY_EQUAL : RELAY_LESS;
+	const size_t other = strlen(comparison->text);
+	int order = memcmp(text, comparison->text, length < other ? length : other);
+	if (!order)
+		return relay_order_of_integers(length, false, other, false);
+	return order < 0 ? RELAY_LESS : RELAY_GREATER;
+}
+
+/* Return how the field stands to the constant; 0: the fields end before it does. */
+static unsigned order_of(const struct relay_comparison *comparison, const unsigned char *fields,
+                         const unsigned char *end)
+{
+	const unsigned char *at = relay_pass_event(comparison->path, fields, end);
+	if (!at || (size_t)(end - at) < comparison->bytes)
+		return 0;
+	switch ((enum relay_compared)comparison->compared) {
+	case RELAY_INTEGERS: {
+		uint64_t value = load(comparison, at);
+		bool is_negative = comparison->kind == RELAY_FIELD_SIGNED && (int64_t)value < 0;
+		return relay_order_of_integers(value, is_negative, comparison->integer, comparison->is_negative);
+	}
+	case RELAY_REALS:
+		return order_of_reals(load_real(comparison, at), comparison->real);
+	case RELAY_TEXTS:
+	case RELAY_PATTERN:
+		break;
+	}
+	const unsigned char *null = memchr(at, 0, (size_t)(end - at));
+	return null ? order_of_texts(comparison, (const char *)at, (size_t)(null - at)) : 0;
+}
+
+bool relay_condition_takes(const struct relay_comparison *comparisons, uint16_t first, const unsigned char *fields,
+                           const unsigned char *end)
+{
+	uint16_t at = first;
+	while (at < RELAY_REFUSE) {
+		unsigned order = order_of(&comparisons[at], fields, end);
+		if (!order)
+			return false;
+		at = comparisons[at].next[(comparisons[at].accepts & order) != 0];
+	}
+	return at == RELAY_TAKE;
+}

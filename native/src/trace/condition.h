@@ -43,6 +43,14 @@ unsigned relay_condition_length(const struct relay_conditions *conditions, unsig
 uint16_t relay_condition_resolve(const struct relay_conditions *conditions, unsigned number,
                                  const struct relay_trace_event *event, struct relay_comparison *to, uint16_t *n);
 
+/*
+ * Evaluate comparisons for an event whose fields are from `fields` to `end`, beginning with what relay_condition_resolve()
+ * has returned. false also: the fields end too early, because somebody has changed them after their length was found. Nothing
+ * is read beyond `end`, also while somebody changes them.
+ */
+bool relay_condition_takes(const struct relay_comparison *comparisons, uint16_t first, const unsigned char *fields,
+                           const unsigned char *end);
+
 /* Free the memory of n comparisons, but not the array. */
 void relay_comparisons_clear(struct relay_comparison *comparisons, unsigned n);
 

@@ -1,4 +1,4 @@
-"""Conditions of `trace enable NAME GLOB if CONDITION`: parsing them, and compiling those of a trace.
+"""Conditions of `trace enable NAME GLOB if CONDITION` and `relayctl view --if`: parsing and compiling them.
 
     ms > 500 && (path ~ "/api/*" || !(state == "IDLE")) && level <= warning
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from relayfs_fuse.native.events import FieldForm
+    from relayfs_fuse.tracefiles.ctf import Declaration
 
 # How deep brackets and ! may be nested.
 _DEPTH_MAX = 32
@@ -254,6 +255,17 @@ def unmet(text: str, fields: Iterable[tuple[str, str]], level: int | None) -> st
         if not _fits(one, form):
             return f"has {one.field} as {word:.60}"
     return None
+
+
+def unmet_by_all(text: str, declarations: Iterable[Declaration]) -> str | None:
+    """Return why a condition refuses each of these events: of the first one, with its name. None: it may take one."""
+    reason = None
+    for one in declarations:
+        lacks = unmet(text, one.fields, one.level)
+        if not lacks:
+            return None
+        reason = reason or f"{one.name} {lacks}"
+    return reason
 
 
 def _comparisons(node: _Node) -> Iterator[_Comparison]:

@@ -39,15 +39,10 @@ def notice_unmet(
 
 
 def _unmet(command: TraceCommand, processes: Iterable[TraceProcess]) -> str | None:
-    reason = None
-    for declaration in (one for process in processes for one in process.declarations(EVENTS_MAX)):
-        if not matches(declaration, [command.glob]):
-            continue
-        lacks = condition.unmet(command.condition, declaration.fields, declaration.level)
-        if not lacks:
-            return None
-        reason = reason or f"{declaration.name} {lacks}"
+    declarations = (one for process in processes for one in process.declarations(EVENTS_MAX))
+    named = (one for one in declarations if matches(one, [command.glob]))
+    reason = condition.unmet_by_all(command.condition, named)
     return reason and (
-        f"of the events declared so far (checked are {PROCESSES_MAX} processes at most, and {EVENTS_MAX >> 10} KiB of each "
-        f"one's declarations) none can be taken: {reason}"
+        f"of the events declared so far (checked are {PROCESSES_MAX} processes at most, and {EVENTS_MAX >> 10} KiB of "
+        f"each one's declarations) none can be taken: {reason}"
     )

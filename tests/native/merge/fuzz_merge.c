@@ -3,9 +3,11 @@
  * For libFuzzer: packets of anything, of events that are declared as anything, become a merge, and that each format, without a byte
  * being read that is not theirs.
  *
- * An input is declarations, then packets:
+ * An input is a condition, declarations, then packets:
  *
- *     n  {id n_fields {type form name}*}*n   context   {length begin end discarded events...}...        a byte each but the events
+ *     condition accepts number   n  {id n_fields {type form name}*}*n   context   {length begin end discarded events...}...
+ *
+ * a byte each but the events.
  */
 #define _GNU_SOURCE
 #include "merge/export.h"
@@ -85,9 +87,26 @@ static void close_source(struct relay_source *source)
 	free(source);
 }
 
+/* Every second input has a condition of one comparison. */
+static void set_condition(struct relay_merge *merge, struct input *input)
+{
+	struct relay_conditions conditions = {.n_steps = 1, .n_conditions = 1};
+	const unsigned kind = take(input);
+	strcpy(conditions.texts, names[kind / 16 % (sizeof(names) / sizeof(*names))]);
+	strcpy(conditions.texts + 64, kind % 3 ? "?*\\" : "A");
+	conditions.steps[0] = (struct relay_condition_step){.operand = kind / 2 % RELAY_N_OPERANDS,
+	                                                    .accepts = take(input) % 16,
+	                                                    .next = {RELAY_CONDITION_REFUSE, RELAY_CONDITION_TAKE},
+	                                                    .text = 64,
+	                                                    .number = take(input)};
+	if (kind % 2)
+		must(relay_merge_set_condition(merge, &conditions) == 0, "no condition");
+}
+
 static struct relay_merge *merge_of(struct input input)
 {
 	struct relay_merge *merge = relay_merge_new(0, UINT64_MAX);
+	set_condition(merge, &input);
 	/* Numbers in the context: none, as earlier versions wrote it; the thread; the process and the thread. */
 	const uint32_t context = input.left ? input.at[input.left - 1] % 3 : 0;
 	struct relay_merge_process process = {.name = "app",
