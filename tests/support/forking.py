@@ -33,7 +33,11 @@ OPTIONS = {"stdin", "stdout", "stderr", "text", "encoding", "errors", "bufsize",
 
 
 class Forked(subprocess.Popen):
-    """A program that is started by the importer."""
+    """A program that is started by the importer; n_files: with so many open files at most."""
+
+    def __init__(self, command: Sequence[str | Path], *, n_files: int | None = None, **options: object) -> None:
+        self._n_files = n_files
+        super().__init__(command, **options)
 
     def _execute_child(self, *given: object) -> None:
         """Have it forked. The parameters are those of subprocess.Popen._execute_child, of which a few are used."""
@@ -45,6 +49,7 @@ class Forked(subprocess.Popen):
             "environment": {**(os.environ if environment is None else environment)},
             "cpus": sorted(os.sched_getaffinity(0)),
             "own_session": own_session,
+            "n_files": self._n_files,
         }
         reading, writing = os.pipe()
         self._status = os.fdopen(reading, "rb", buffering=0)
@@ -88,14 +93,19 @@ def _read_at_start(environment: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in environment.items() if READ_AT_START.match(name)}
 
 
-def start(command: Sequence[str | Path], **options: object) -> subprocess.Popen:
-    """Do as subprocess.Popen() does, with a fork if relayfs or relayctl is started so that it makes no difference."""
-    is_forked = (
+def start(command: Sequence[str | Path], *, n_files: int | None = None, **options: object) -> subprocess.Popen:
+    """Do as subprocess.Popen() does, with a fork if relayfs or relayctl is started so that it makes no difference.
+
+    n_files: with so many open files at most
+    """
+    if (
         command[0] in (RELAYFS, RELAYCTL)
         and OPTIONS.issuperset(options)
         and _read_at_start(options.get("env") or os.environ) == _read_at_start(ENVIRONMENT)
-    )
-    return (Forked if is_forked else subprocess.Popen)(command, **options)
+    ):
+        return Forked(command, n_files=n_files, **options)
+    limit = [] if n_files is None else ["prlimit", f"--nofile={n_files}:{n_files}"]
+    return subprocess.Popen([*limit, *command], **options)
 
 
 def run(

@@ -7,6 +7,7 @@ importer.py DESCRIPTOR      of a socket. A request is a JSON object, with four d
 import gc
 import json
 import os
+import resource
 import select
 import socket
 import sys
@@ -31,6 +32,8 @@ def become(request: dict, standard: list[int]) -> None:
     os.sched_setaffinity(0, request["cpus"])
     os.environ.clear()
     os.environ.update(request["environment"])
+    if request["n_files"] is not None:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (request["n_files"],) * 2)
     sys.argv = request["arguments"]
     # The importer's were opened for other files. Encodings depend on the environment alone, and ours is the same.
     for number, name, mode, buffering in ((0, "stdin", "r", -1), (1, "stdout", "w", -1), (2, "stderr", "w", 1)):

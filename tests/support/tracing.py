@@ -265,12 +265,9 @@ def relayctl(*arguments: object, **options: object) -> subprocess.CompletedProce
 
 
 @contextmanager
-def recording(
-    *arguments: object, n_files: int | None = None, is_forked: bool = True, **options: object
-) -> Iterator[subprocess.Popen[str]]:
-    """Run relayctl record; n_files: with so many open files at most; is_forked: as in forking.py, not as a program."""
-    limit = [] if n_files is None else ["prlimit", f"--nofile={n_files}:{n_files}"]
-    command = [*limit, RELAYCTL, "record", *map(str, arguments)]
+def recording(*arguments: object, is_forked: bool = True, **options: object) -> Iterator[subprocess.Popen[str]]:
+    """Run relayctl record; is_forked: as in forking.py, whose start() takes the options, and not as a program."""
+    command = [RELAYCTL, "record", *map(str, arguments)]
     start = forking.start if is_forked else subprocess.Popen
     with start(command, stderr=subprocess.PIPE, text=True, **options) as process:
         try:

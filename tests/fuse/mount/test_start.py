@@ -6,7 +6,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from mounts import DEADLINE_S, RELAYFS, wait_until
+from forking import RELAYFS, start
+from mounts import DEADLINE_S, wait_until
 
 # What a start needs of descriptors lies in between; the server raises its own limit to the hard one.
 DESCRIPTORS = range(5, 41)
@@ -36,8 +37,8 @@ def is_mount(path: Path) -> bool:
 
 @pytest.mark.parametrize("n", DESCRIPTORS)
 def test_a_start_without_descriptors_fails_or_serves(mountpoint: Path, scratch_store: Path, n: int) -> None:
-    server = subprocess.Popen(
-        ["prlimit", f"--nofile={n}:{n}", RELAYFS, "-f", mountpoint, "-o", f"store={scratch_store}"],
+    server = start(
+        [RELAYFS, "-f", mountpoint, "-o", f"store={scratch_store}"], n_files=n,
         stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, cwd="/",
     )  # fmt: skip
     try:
