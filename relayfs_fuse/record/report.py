@@ -68,23 +68,26 @@ class Progress:
             self._width = 0
 
     def close(self) -> None:
-        """End the progress line, and write how many messages are missing; wait until stderr takes that."""
+        """End the progress line, and write how many messages are missing; wait until stderr takes that or fails."""
         self._end_line()
         if self._missing:
-            click.echo(_MISSING.format(self._missing), err=True, nl=False)
+            with suppress(OSError):
+                click.echo(_MISSING.format(self._missing), err=True, nl=False)
             self._missing = 0
 
 
 def _write(text: str) -> bool:
-    """Write text to stderr, at most PIPE_BUF bytes; return whether stderr takes it now."""
+    """Write text to stderr, at most PIPE_BUF bytes; return whether stderr has taken it."""
     poll = select.poll()
     poll.register(_STDERR, select.POLLOUT)
     # A pipe that polls as writable takes PIPE_BUF bytes.
     if not poll.poll(0):
         return False
     data = text.encode(errors="surrogateescape")
-    with suppress(OSError):
+    try:
         os.write(_STDERR, data if len(data) <= select.PIPE_BUF else data[: select.PIPE_BUF - 1] + b"\n")
+    except OSError:
+        return False
     return True
 
 
