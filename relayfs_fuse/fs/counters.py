@@ -90,10 +90,10 @@ def parse(line: str) -> Adding | Adjusting | int | None:
     if not verb:
         return None
     if verb == "adjust":
-        return _parse_adjusting(rest)
+        return _parse_adjusting(line, rest)
     if verb == "del":
         if not re.fullmatch(r"[0-9]{1,9}", rest):
-            raise CommandError(errno.EINVAL, f"del {rest}: a number is needed", len("del "))
+            raise CommandError(errno.EINVAL, f"del {rest}: a number is needed", _column(line))
         return int(rest)
     if verb != "add":
         raise CommandError(errno.EINVAL, f"{verb}: unknown; there are add NAME, del NUMBER and adjust NUMBER DELTA")
@@ -101,11 +101,16 @@ def parse(line: str) -> Adding | Adjusting | int | None:
     return _parse_keys(line, name, keys)
 
 
-def _parse_adjusting(rest: str) -> Adjusting:
+def _column(line: str) -> int:
+    """Return where the word after the verb begins."""
+    return len(line) - len(line.lstrip().partition(" ")[2].lstrip())
+
+
+def _parse_adjusting(line: str, rest: str) -> Adjusting:
     words = re.fullmatch(r"([0-9]{1,9}) +(-?[0-9]{1,19})", rest.strip())
     if words is None or not -(1 << 63) <= int(words[2]) < 1 << 63:
         message = f"adjust {rest}: the number of a counter and a difference of at most 63 bits are needed"
-        raise CommandError(errno.EINVAL, message, len("adjust "))
+        raise CommandError(errno.EINVAL, message, _column(line))
     return Adjusting(int(words[1]), int(words[2]))
 
 
@@ -236,7 +241,7 @@ class Counters:
                 self._delete(command, uid, gids)
         except OSError as error:
             code = error.errno or errno.EIO
-            raise CommandError(code, self._reason(code, uid), len("add ")) from error
+            raise CommandError(code, self._reason(code, uid), _column(line)) from error
 
     def _reason(self, code: int, uid: int) -> str:
         if code != errno.EDQUOT:

@@ -59,12 +59,12 @@ def test_shells_add_and_delete(mount):
         ("add a colour=red", errno.EINVAL, "not one of kind="),
         ("add a kind=gauge kind=gauge", errno.EINVAL, "not one of kind="),
         (f"add {'x' * 300}", errno.ENAMETOOLONG, "255 bytes"),
-        ("del x", errno.EINVAL, "a number is needed"),
+        ("  del x", errno.EINVAL, f"a number is needed [EINVAL]\n  Command:   del x\n{' ' * 17}^\n"),
         ("del 77", errno.ENOENT, "no such counter"),
         ("adjust 77", errno.EINVAL, "the number of a counter and a difference"),
         ("adjust 77 1 1", errno.EINVAL, "the number of a counter and a difference"),
         ("adjust 1 9223372036854775808", errno.EINVAL, "at most 63 bits"),
-        ("adjust 77 1", errno.ENOENT, "no such counter"),
+        ("adjust 77 1", errno.ENOENT, f"no such counter [ENOENT]\n  Command: adjust 77 1\n{' ' * 18}^\n"),
     ],
 )
 def test_bad_commands_are_refused_and_explained(mount, line, code, message):
