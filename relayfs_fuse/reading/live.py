@@ -177,7 +177,7 @@ class Live(Closing):
             return
         except OSError as error:
             if error.errno in FILES_ERRNOS:
-                del self._done[name]
+                self._done.pop(name, None)
                 self._say_once("files", f"some processes are shown when others have ended: {reason(error)}")
             else:
                 self._say_once(name, f"{name} is not shown: {reason(error)}")
