@@ -201,25 +201,15 @@ static int look(struct app_reader *reader, struct relay_stats *stats)
 	return err;
 }
 
-/* Called when the channel was removed. Wait until no write is under way, and store the final position in `until`. */
-static int note_end(struct app_reader *reader)
-{
-	struct relay_stats stats;
-	relay_buf_stop(reader->buf, RELAY_CLOSED, 1);
-	int err = relay_buf_stats(reader->buf, &stats);
-	reader->until = stats.bytes;
-	return err;
-}
-
 /* Read all data up to `until`. Wait for open reservations, but not for ever, because their owners may sleep. */
-static int drain(struct app_reader *reader)
+static int drain(struct app_reader *reader, uint64_t until)
 {
 	int64_t give_up = relay_now_ms() + DRAIN_MS;
 	for (;;) {
 		struct relay_stats stats;
 		int err = look(reader, &stats);
 		/* Compare by a signed difference, because a reset may have set the position back. */
-		if (err || ((int64_t)(stats.bytes - stats.unread_bytes - reader->until) >= 0 && !reader->held))
+		if (err || ((int64_t)(stats.bytes - stats.unread_bytes - until) >= 0 && !reader->held))
 			return err;
 		int got = take(reader, false);
 		if (got < 0 && got != -EBUSY)
@@ -233,6 +223,15 @@ static int drain(struct app_reader *reader)
 	}
 }
 
+/* Called when the channel was removed. Wait until no write is under way, and read all data. */
+static int drain_removed(struct app_reader *reader)
+{
+	struct relay_stats stats;
+	relay_buf_stop(reader->buf, RELAY_CLOSED, 1);
+	int err = relay_buf_stats(reader->buf, &stats);
+	return err ? err : drain(reader, stats.bytes);
+}
+
 static int follow(struct app_reader *reader)
 {
 	struct relay_stats stats;
@@ -240,14 +239,12 @@ static int follow(struct app_reader *reader)
 	uint32_t seq = 0;
 	for (;;) {
 		if (is_told_to_stop(reader))
-			return drain(reader);
+			return drain(reader, reader->until);
 		int err = look(reader, &stats);
 		if (err)
 			return err;
-		if (stats.closed) {
-			err = note_end(reader);
-			return err ? err : drain(reader);
-		}
+		if (stats.closed)
+			return drain_removed(reader);
 		int got = take(reader, true);
 		if (got > 0) {
 			armed = false;

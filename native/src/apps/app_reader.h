@@ -32,7 +32,7 @@ struct app_reader {
 	int file;                /* the relay file, for RELAY_APP_READ; or -1 */
 	unsigned char *room;     /* memory for a piece that is read, or copied because it can be overwritten; or NULL */
 	size_t room_bytes, held; /* held: bytes read that could not be delivered, the first to deliver after a start */
-	uint64_t until;          /* stream position to end at. Writers: relay_app_stop(), before `stop`; the thread */
+	uint64_t until;          /* stream position to end at. Writers: those of `running`, before `stop` */
 	struct relay_app_stats stats; /* Writer: the thread; lost_*: of the channel at relay_app_start() */
 };
 
