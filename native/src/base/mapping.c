@@ -200,6 +200,11 @@ int relay_guard_install(void)
 		struct sigaction action = {.sa_sigaction = guard_handler, .sa_flags = SA_SIGINFO | SA_NODEFER};
 		guard_slots = calloc(GUARD_SLOTS, sizeof(*guard_slots));
 		err = !guard_slots ? -ENOMEM : sigaction(SIGBUS, &action, &guard_previous) ? -errno : 0;
+		if (err) {
+			/* Without a handler, so that the next call tries again. */
+			free(guard_slots);
+			guard_slots = NULL;
+		}
 	}
 	pthread_mutex_unlock(&guard_mutex);
 	return err;
