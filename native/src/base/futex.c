@@ -48,11 +48,14 @@ static int can_fence(void)
 	return known;
 }
 
+static int at_most(int timeout_ms, int most_ms)
+{
+	return timeout_ms < 0 || timeout_ms > most_ms ? most_ms : timeout_ms;
+}
+
 int relay_fenced_timeout(int timeout_ms)
 {
-	if (!can_fence() && (timeout_ms < 0 || timeout_ms > UNFENCED_SLEEP_MS))
-		return UNFENCED_SLEEP_MS;
-	return timeout_ms;
+	return can_fence() ? timeout_ms : at_most(timeout_ms, UNFENCED_SLEEP_MS);
 }
 
 int64_t relay_now_ms(void)
@@ -93,6 +96,6 @@ int relay_futex_wait_any(const struct relay_futex *words, size_t n, int timeout_
 	if (syscall(SYS_futex_waitv, waiters, n, 0, timeout_ms < 0 ? NULL : &until, CLOCK_MONOTONIC) >= 0)
 		return 0;
 	if (errno == ENOSYS) /* before Linux 5.16: sleep on one word; the caller examines the others at each return */
-		return sleep_one(&words[n - 1], UNWATCHED_SLEEP_MS);
+		return sleep_one(&words[n - 1], at_most(timeout_ms, UNWATCHED_SLEEP_MS));
 	return errno == EINTR ? -EINTR : 0;
 }
