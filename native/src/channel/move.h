@@ -12,6 +12,8 @@
  *
  * -EBUSY: a record is reserved and not committed, or another thread consumes or switches; -EOPNOTSUPP: reserve=visible,
  * where unfinished records are not known; -ENODEV: the mount cannot map files; or as the step. Nothing has changed then.
+ * Only if the kernel has no memory to map a file that it has just mapped elsewhere (-ENOMEM), the buffers before that
+ * one are closed: they have the new memory already, and the new files are removed.
  */
 int relay_chan_move(struct rchan *chan, const struct relay_place *place, const struct relay_step *step);
 
