@@ -23,7 +23,7 @@ _KINDS = {
 
 def refusal(path: str) -> str | None:
     """Return why the last `create` of a path was refused; None: error_log has no such entry."""
-    for root, below in _mounts(path):
+    for root, below in mounts_of(path):
         entries = _ENTRY.finditer(_text(os.path.join(root, "error_log")))
         return next((entry["why"] for entry in reversed(list(entries)) if entry["path"] == below), None)
     return None
@@ -37,13 +37,13 @@ def refused_command(mount: str, line: str) -> str | None:
 
 def what_it_is(path: str) -> str | None:
     """Describe what is at a path of a mount; None: nothing is there, or it is in no mount."""
-    for root, below in _mounts(path):
+    for root, below in mounts_of(path):
         kind, channel = _kind(root, below)
         return _KINDS[kind].format(channel=os.path.join(root, channel)) if kind else None
     return None
 
 
-def _mounts(path: str) -> Iterator[tuple[str, str]]:
+def mounts_of(path: str) -> Iterator[tuple[str, str]]:
     """Find the mount that contains a path: its root, and the path below it."""
     root, below = os.path.split(os.path.abspath(path))
     while below and root != os.path.dirname(root):

@@ -113,12 +113,13 @@ class Lines:
             self._write(memoryview(self._tail.lines()))
         self._tail = None
 
-    def wait(self, seconds: float, inotify: Inotify) -> None:
-        """Wait until the time has passed, the directory changes or a signal comes; BrokenPipeError: see Lines."""
+    def wait(self, seconds: float, inotify: Inotify | None) -> None:
+        """Wait until the time has passed, a directory changes or a signal comes; BrokenPipeError: see Lines."""
         poll = select.poll()
         poll.register(self._descriptor, 0)
         poll.register(self._woken, select.POLLIN)
-        poll.register(inotify, select.POLLIN)
+        if inotify is not None:
+            poll.register(inotify, select.POLLIN)
         if self._descriptor in dict(poll.poll(1000 * seconds)):  # of it only errors are reported
             raise BrokenPipeError
 

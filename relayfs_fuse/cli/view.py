@@ -1,4 +1,4 @@
-"""relayctl view: show the events of a recording, or of a trace while programs write them."""
+"""relayctl view: show a recording, or a trace or the records of a channel while programs write them."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ import shutil
 import sys
 import time
 from contextlib import ExitStack, closing, suppress
+from typing import TYPE_CHECKING
 
 import click
 
+from relayfs_fuse.cli.channel import find_channel, refuse_options
 from relayfs_fuse.cli.common import check_stdout, is_recording, mount_option, say, store_option
 from relayfs_fuse.cli.condition import Selection, if_option
 from relayfs_fuse.cli.lines import Lines, Stopped
@@ -23,6 +25,10 @@ from relayfs_fuse.reading.source import Source, find_store
 from relayfs_fuse.tracefiles.merged import merge
 from relayfs_fuse.tracefiles.recorded import Recording
 
+if TYPE_CHECKING:
+    from relayfs_fuse.inotify import Inotify
+    from relayfs_fuse.reading.records import Records
+
 # Buffers are read _LOOKS times in each --delay, and at least every _LONGEST_WAIT_S, so that programs find room.
 _LOOKS = 8
 _LONGEST_WAIT_S = 0.025
@@ -33,7 +39,7 @@ _USUAL_COLUMNS = 60
 
 
 @click.command()
-@click.argument("what", metavar="[TRACE|DIR]", required=False)
+@click.argument("what", metavar="[TRACE|DIR|CHANNEL]", required=False)
 @mount_option
 @store_option
 @click.option("-f", "--follow", is_flag=True, help="Then show further events, until ^C or the trace is removed.")
@@ -62,9 +68,11 @@ def view(  # noqa: PLR0913, PLR0917  # an option each
     in_browser: bool,
     delay: int,
 ) -> None:
-    """Show the events of the trace TRACE, or of the recording DIR, in the order of their times.
+    """Show the events of the trace TRACE or the recording DIR, or the records of CHANNEL, in the order of their times.
 
-    Without either, make a trace of the events that --event names, and show them until ^C.
+    CHANNEL is PATH or MNT/PATH of a channel that was made with times=mono or times=tsc.
+
+    Without any of them, make a trace of the events that --event names, and show them until ^C.
 
     TIME is seconds since 1970 or a local time, HH:MM, HH:MM:SS or YYYY-MM-DDTHH:MM:SS, with up to nine decimals.
     PATTERN is a glob of PROVIDER:NAME; without TRACE and DIR, `if CONDITION` may follow it, as in `trace enable`, and
@@ -75,17 +83,20 @@ def view(  # noqa: PLR0913, PLR0917  # an option each
     if is_directory and follow:
         raise click.UsageError(f"{what} is a directory, so a recording; for the trace of that name add --mount MNT")
     if what is None and not patterns:
-        raise click.UsageError("TRACE, DIR or --event is missing")
+        raise click.UsageError("TRACE, DIR, CHANNEL or --event is missing")
     if what is not None and any(" " in pattern for pattern in patterns):
         raise click.UsageError("--event can have a condition only without TRACE and DIR; here --if gives it")
     if what is None and store is not None:
         raise click.UsageError("--event alone makes a trace, which needs a mount")
+    channel = None if what is None or is_directory else find_channel(what, mount, store)
+    if channel is not None:
+        refuse_options(channel, {"--event": patterns, "--if": condition, "--browser": in_browser})
     if in_browser:
         from relayfs_fuse.cli.browser import show_in_browser  # noqa: PLC0415  # most views need no HTTP
 
         show_in_browser(context)
         return
-    style = _style(json_wanted)
+    style = _style(json_wanted, of_records=channel is not None)
     # A trace of its own has only the events of these patterns.
     selection = Selection(patterns if what is not None else (), condition)
     # A signal, or a reader that closes the pipe, ends the command without an error.
@@ -96,27 +107,29 @@ def view(  # noqa: PLR0913, PLR0917  # an option each
         permit_many_files()
         earliest = moment(since, time.time_ns(), 0)
         with ExitStack() as stack:
+            if channel is not None:
+                records = stack.enter_context(channel.records(earliest))
+                exporter = stack.enter_context(closing(Export(records.merged, style)))
+                _show_live(records, exporter, out, delay * _NS_IN_MS if follow else None)
+                return
             name = what if what is not None else stack.enter_context(own_trace(mount, patterns))
             source = stack.enter_context(closing(Source(name, find_store(mount, store))))
             follows = follow or what is None
             wanted = Wanted(selection.patterns, earliest, selection.compiled)
             live = stack.enter_context(Live(source, wanted, say, consumes=follows, is_own=what is None))
             exporter = stack.enter_context(closing(Export(live.merged, style)))
-            if follows:
-                with out.showing():
-                    if why := selection.why_none(live.declarations):
-                        say(f"{name}: {why}")
-                    _follow(live, exporter, out, delay * _NS_IN_MS, source)
-            else:
-                _show_what_is_there(live, exporter, out)
-                if not live.merged.stats().events:
-                    selection.check(name, live.declarations)
+            if follows and (why := selection.why_none(live.declarations)):
+                say(f"{name}: {why}")
+            _show_live(live, exporter, out, delay * _NS_IN_MS if follows else None, source.inotify)
+            if not follows and not live.merged.stats().events:
+                selection.check(name, live.declarations)
 
 
-def _style(json_wanted: bool) -> Style:
+def _style(json_wanted: bool, *, of_records: bool) -> Style:
     is_terminal = sys.stdout.isatty()
+    file_format = "json" if json_wanted else "text"
     return Style(
-        "json" if json_wanted else "text",
+        f"records.{file_format}" if of_records else file_format,
         has_colours=is_terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb",
         is_brief=is_terminal and shutil.get_terminal_size().columns < _USUAL_COLUMNS,
         marks_late=True,
@@ -141,7 +154,18 @@ def _show_recording(directory: str, style: Style, out: Lines, since: str | None,
         say(f"{stats.damaged} packets end in what is no declared event")
 
 
-def _show_what_is_there(live: Live, exporter: Export, out: Lines) -> None:
+def _show_live(
+    live: Live | Records, exporter: Export, out: Lines, delay_ns: int | None, inotify: Inotify | None = None
+) -> None:
+    """Show what is there, and unless the delay is None then what programs write."""
+    if delay_ns is None:
+        _show_what_is_there(live, exporter, out)
+        return
+    with out.showing():
+        _follow(live, exporter, out, delay_ns, inotify)
+
+
+def _show_what_is_there(live: Live | Records, exporter: Export, out: Lines) -> None:
     # The first look reads what is there. A loss that it finds has the time of the look, which is after the limit; the
     # second round has a later limit, so it shows the loss.
     for _ in range(2):
@@ -159,7 +183,7 @@ def _show(exporter: Export, out: Lines) -> None:
         out.write(piece)
 
 
-def _follow(live: Live, exporter: Export, out: Lines, delay_ns: int, source: Source) -> None:
+def _follow(live: Live | Records, exporter: Export, out: Lines, delay_ns: int, inotify: Inotify | None) -> None:
     first: int | None = None
     is_there = True
     while is_there and not out.is_told_to_end:
@@ -173,10 +197,10 @@ def _follow(live: Live, exporter: Export, out: Lines, delay_ns: int, source: Sou
             out.end_history()
         is_there = live.tick()
         if is_there and not is_behind:
-            out.wait(min(delay_ns / _LOOKS / _NS_IN_S, _LONGEST_WAIT_S), source.inotify)
+            out.wait(min(delay_ns / _LOOKS / _NS_IN_S, _LONGEST_WAIT_S), inotify)
     if is_there:
         _show_what_is_there(live, exporter, out)
     out.end_history()
     n_late = live.merged.stats().late
     if n_late:
-        say(f"{n_late} events came late, and are shown so; --delay says how long they are waited for")
+        say(f"{n_late} came late, and are shown so; --delay says how long events and records are waited for")

@@ -21,6 +21,7 @@ FORMATS = {
     "text": lib.RELAY_EXPORT_TEXT, "json": lib.RELAY_EXPORT_JSON,
     "chrome": lib.RELAY_EXPORT_CHROME, "perfetto": lib.RELAY_EXPORT_PERFETTO,
     "records": lib.RELAY_EXPORT_RECORDS, "records.json": lib.RELAY_EXPORT_RECORDS_JSON,
+    "records.text": lib.RELAY_EXPORT_RECORDS_TEXT,
 }  # fmt: skip
 TIMES = {
     "clock": lib.RELAY_EXPORT_CLOCK, "date": lib.RELAY_EXPORT_DATE,

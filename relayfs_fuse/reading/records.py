@@ -36,12 +36,15 @@ class Records(Closing):
     memories: which are closed with this
     times: the number of their clock
     say: called with a line for users when something goes wrong
+    since: records before this time are left out, ns since 1970
     merged: where the records are
     """
 
-    def __init__(self, memories: Sequence[native.ChannelMemory], times: int, say: Callable[[str], None]) -> None:
+    def __init__(
+        self, memories: Sequence[native.ChannelMemory], times: int, say: Callable[[str], None], since: int = 0
+    ) -> None:
         ticks = _conversion(times)
-        self.merged = Merge()
+        self.merged = Merge(since)
         self._memories = memories
         self._say = say
         self._n_damaged = [0] * len(memories)
@@ -71,9 +74,13 @@ class Records(Closing):
         """Check the buffers now and then; False: the channel was removed, and all is read."""
         if time.monotonic() - self._ticked >= _TICK_S:
             self._ticked = time.monotonic()
-            for cpu in list(self._numbers):
-                self._check(cpu)
+            self.check()
         return bool(self._numbers)
+
+    def check(self) -> None:
+        """Report what the last look() has found to be wrong, and let go of buffers that have ended."""
+        for cpu in list(self._numbers):
+            self._check(cpu)
 
     def _check(self, cpu: int) -> None:
         number, memory = self._numbers[cpu], self._memories[cpu]

@@ -7,15 +7,23 @@ assert view.finish() == ""
 
 import json
 import os
+import pty
+import re
 import signal
+import struct
 import subprocess
+import termios
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from fcntl import ioctl
 
 from forking import RELAYCTL, start
 from mounts import DEADLINE_S, wait_until
+
+# What a terminal would not show but do.
+CONTROLS = re.compile(rb"[\x00-\x09\x0b-\x1f\x7f]")
 
 
 class View:
@@ -83,3 +91,22 @@ def viewing(*arguments: object, **environment: str) -> Iterator[View]:
         for pipe in (view.process.stdout, view.process.stderr):
             assert pipe is not None
             pipe.close()
+
+
+def on_terminal(columns: int, *arguments: object, **environment: str) -> bytes:
+    """What it writes to a terminal of so many columns."""
+    ours, its = pty.openpty()
+    ioctl(its, termios.TIOCSWINSZ, struct.pack("4H", 24, columns, 0, 0))
+    plain = {name: value for name, value in os.environ.items() if name not in {"NO_COLOR", "COLUMNS", "LINES"}}
+    command = [RELAYCTL, "view", *map(str, arguments)]
+    text = b""
+    with subprocess.Popen(command, stdout=its, env={**plain, "TERM": "xterm", **environment}) as process:
+        os.close(its)
+        try:
+            while data := os.read(ours, 1 << 16):
+                text += data
+        except OSError:  # EIO: nobody has the other side any more
+            pass
+        assert process.wait(DEADLINE_S) == 0
+    os.close(ours)
+    return text.replace(b"\r\n", b"\n")

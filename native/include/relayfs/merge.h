@@ -157,15 +157,16 @@ struct relay_export;
 
 enum relay_export_format {
 	RELAY_EXPORT_TEXT = 0,
-	RELAY_EXPORT_JSON = 1,        /* an object a line */
-	RELAY_EXPORT_CHROME = 2,      /* Chrome's trace events */
-	RELAY_EXPORT_PERFETTO = 3,    /* protobuf */
-	RELAY_EXPORT_RECORDS = 4,     /* of channels with `times`: the records, as lines */
-	RELAY_EXPORT_RECORDS_JSON = 5 /* an object a line */
+	RELAY_EXPORT_JSON = 1,         /* an object a line */
+	RELAY_EXPORT_CHROME = 2,       /* Chrome's trace events */
+	RELAY_EXPORT_PERFETTO = 3,     /* protobuf */
+	RELAY_EXPORT_RECORDS = 4,      /* of channels with `times`: the records, as lines */
+	RELAY_EXPORT_RECORDS_JSON = 5, /* an object a line */
+	RELAY_EXPORT_RECORDS_TEXT = 6  /* a line each, with time and CPU */
 };
 
-/* How RELAY_EXPORT_TEXT shows times: local time of day; local date and time; seconds since the first event; seconds
- * since 1970. */
+/* How RELAY_EXPORT_TEXT and _RECORDS_TEXT show times: local time of day; local date and time; seconds since the first
+ * line; seconds since 1970. */
 enum relay_export_times {
 	RELAY_EXPORT_CLOCK = 0,
 	RELAY_EXPORT_DATE = 1,

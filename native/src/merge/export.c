@@ -18,6 +18,7 @@ static struct relay_encoder *encoder_of(const struct relay_export_options *optio
 {
 	switch (options->format) {
 	case RELAY_EXPORT_TEXT:
+	case RELAY_EXPORT_RECORDS_TEXT:
 		return relay_encoder_text(options);
 	case RELAY_EXPORT_JSON:
 		return relay_encoder_json(options);

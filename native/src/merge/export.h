@@ -28,6 +28,9 @@ void relay_put_value(struct relay_output *output, const struct relay_value *valu
 /* PROVIDER:NAME */
 void relay_put_event_name(struct relay_output *output, const struct relay_event *event);
 
+/* The only field of an event that is a record. */
+struct relay_value relay_record_of(const struct relay_event *event);
+
 /* The number behind the text `before`. */
 void relay_put_number(struct relay_output *output, const char *before, uint64_t number);
 

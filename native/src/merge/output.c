@@ -166,7 +166,7 @@ static bool is_plain(unsigned char byte, enum relay_escapes escapes)
 {
 	if (escapes == RELAY_ESCAPE_INVALID)
 		return byte < 0x80;
-	return byte >= 0x20 && byte < 0x7f && byte != '"' && byte != '\\';
+	return byte >= 0x20 && byte < 0x7f && (byte != '"' || escapes == RELAY_ESCAPE_LINE) && byte != '\\';
 }
 
 static void put_hex_escape(struct relay_output *output, unsigned char byte, enum relay_escapes escapes)
@@ -187,7 +187,7 @@ static void put_escape(struct relay_output *output, unsigned char byte, enum rel
 			relay_put_byte(output, (unsigned char)at[1]);
 			return;
 		}
-	if (escapes == RELAY_ESCAPE_TEXT) {
+	if (escapes != RELAY_ESCAPE_JSON) {
 		put_hex_escape(output, byte, escapes);
 		return;
 	}
@@ -206,7 +206,7 @@ static size_t put_other(struct relay_output *output, const unsigned char *at, si
 		relay_put_bytes(output, at + 1, 1);
 		return n;
 	}
-	if (n && !(is_control && escapes == RELAY_ESCAPE_TEXT)) {
+	if (n && !(is_control && escapes != RELAY_ESCAPE_INVALID)) {
 		relay_put(output, at, n);
 		return n;
 	}

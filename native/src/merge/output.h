@@ -59,7 +59,8 @@ void relay_put_double(struct relay_output *output, double number, bool is_single
 enum relay_escapes {
 	RELAY_ESCAPE_INVALID, /* only what is no UTF-8, as \xNN, as everywhere */
 	RELAY_ESCAPE_JSON,    /* what JSON wants; \xNN is written \\xNN */
-	RELAY_ESCAPE_TEXT     /* quotes, backslashes, and what a terminal would not show but do */
+	RELAY_ESCAPE_TEXT,    /* quotes, backslashes, and what a terminal would not show but do */
+	RELAY_ESCAPE_LINE     /* the same without quotes */
 };
 
 /* True if all of it is UTF-8. */

@@ -18,8 +18,7 @@ struct records_encoder {
 	bool marks_late;
 };
 
-/* The only field of the event. */
-static struct relay_value record_of(const struct relay_event *event)
+struct relay_value relay_record_of(const struct relay_event *event)
 {
 	struct relay_fields fields = relay_event_fields(event);
 	struct relay_value value = {.length = 0};
@@ -39,7 +38,7 @@ static void put_line(struct relay_encoder *encoder, struct relay_output *output,
 	}
 	if (is_late)
 		relay_put_text(output, ": the next record is late\n");
-	const struct relay_value record = record_of(event);
+	const struct relay_value record = relay_record_of(event);
 	relay_put(output, record.data, record.length);
 	if (!record.length || record.data[record.length - 1] != '\n')
 		relay_put_byte(output, '\n');
@@ -57,7 +56,7 @@ static void put_object(struct relay_encoder *encoder, struct relay_output *outpu
 		relay_put_text(output, "}\n");
 		return;
 	}
-	const struct relay_value record = record_of(event);
+	const struct relay_value record = relay_record_of(event);
 	if (relay_is_utf8(record.data, record.length)) {
 		relay_put_text(output, ",\"record\":");
 		relay_put_json_string(output, record.data, record.length);

@@ -11,6 +11,16 @@
  * The line of an event that is late ends with that word. A brief line has microseconds and no CPU:
  *
  *     12:34:56.123456 app-42 server:request: id=7 path="/index.html" ms=1.25
+ *
+ * The records of channels have the CPU alone; their colon tells them from losses, whatever their bytes are:
+ *
+ *     [12:34:56.123456789] cpu0: the text
+ *     [12:34:56.123456788] cpu1 late: the text
+ *     [12:34:56.123456790] cpu0 lost 3 records since [12:34:56.123456789]
+ *
+ * A brief line has the CPU only if it is a loss:
+ *
+ *     12:34:56.123456: the text
  */
 #define _GNU_SOURCE
 #include "merge/export.h"
@@ -154,14 +164,26 @@ static void put_writer(const struct text_encoder *text, struct relay_output *out
 	relay_put_byte(output, ' ');
 }
 
-static void put_loss(struct text_encoder *text, struct relay_output *output, const struct relay_event *event)
+/* what: was lost */
+static void put_loss(struct text_encoder *text, struct relay_output *output, const struct relay_event *event,
+                     const char *what)
 {
 	begin_colour(text, output, COLOUR_WARNING);
 	relay_put_number(output, "lost ", event->lost);
-	relay_put_text(output, event->lost == 1 ? " event" : " events");
+	relay_put_text(output, what);
+	relay_put_text(output, event->lost == 1 ? "" : "s");
 	end_colour(text, output);
 	relay_put_text(output, " since ");
 	put_time(text, output, event->since);
+}
+
+static void put_late(const struct text_encoder *text, struct relay_output *output, const struct relay_event *event)
+{
+	if (!text->marks_late || !event->is_late)
+		return;
+	begin_colour(text, output, COLOUR_WARNING);
+	relay_put_text(output, " late");
+	end_colour(text, output);
 }
 
 static void put_level(struct relay_output *output, const struct relay_event *event)
@@ -181,26 +203,55 @@ static void put_what(const struct text_encoder *text, struct relay_output *outpu
 	end_colour(text, output);
 	relay_put_text(output, ": ");
 	put_fields(text, output, event);
-	if (text->marks_late && event->is_late) {
-		begin_colour(text, output, COLOUR_WARNING);
-		relay_put_text(output, " late");
-		end_colour(text, output);
-	}
+	put_late(text, output, event);
+}
+
+static void begin_line(struct text_encoder *text, struct relay_output *output, const struct relay_event *event)
+{
+	if (!text->has_first)
+		text->first = event->time;
+	text->has_first = true;
+	put_time(text, output, event->time);
 }
 
 static void put_event(struct relay_encoder *encoder, struct relay_output *output, const struct relay_event *event)
 {
 	struct text_encoder *text = (struct text_encoder *)encoder;
-	if (!text->has_first)
-		text->first = event->time;
-	text->has_first = true;
-	put_time(text, output, event->time);
+	begin_line(text, output, event);
 	relay_put_byte(output, ' ');
 	put_writer(text, output, event);
 	if (event->lost)
-		put_loss(text, output, event);
+		put_loss(text, output, event, " event");
 	else
 		put_what(text, output, event);
+	relay_put_byte(output, '\n');
+}
+
+static void put_text(const struct text_encoder *text, struct relay_output *output, const struct relay_event *event)
+{
+	struct relay_value record = relay_record_of(event);
+	put_late(text, output, event);
+	relay_put_text(output, ": ");
+	if (record.length && record.data[record.length - 1] == '\n')
+		record.length--;
+	relay_put_string(output, record.data, record.length, RELAY_ESCAPE_LINE);
+}
+
+static void put_record(struct relay_encoder *encoder, struct relay_output *output, const struct relay_event *event)
+{
+	struct text_encoder *text = (struct text_encoder *)encoder;
+	begin_line(text, output, event);
+	if (!text->is_brief || event->lost) {
+		begin_colour(text, output, COLOUR_WRITER);
+		relay_put_number(output, " cpu", event->stream->cpu);
+		end_colour(text, output);
+	}
+	if (event->lost) {
+		relay_put_byte(output, ' ');
+		put_loss(text, output, event, " record");
+	} else {
+		put_text(text, output, event);
+	}
 	relay_put_byte(output, '\n');
 }
 
@@ -209,10 +260,11 @@ struct relay_encoder *relay_encoder_text(const struct relay_export_options *opti
 	struct text_encoder *text = malloc(sizeof(*text));
 	if (!text)
 		return NULL;
-	*text = (struct text_encoder){.encoder = {.event = put_event},
-	                              .times = options->times,
-	                              .has_colours = options->has_colours,
-	                              .is_brief = options->is_brief,
-	                              .marks_late = options->marks_late};
+	*text =
+	    (struct text_encoder){.encoder = {.event = options->format == RELAY_EXPORT_TEXT ? put_event : put_record},
+	                          .times = options->times,
+	                          .has_colours = options->has_colours,
+	                          .is_brief = options->is_brief,
+	                          .marks_late = options->marks_late};
 	return &text->encoder;
 }

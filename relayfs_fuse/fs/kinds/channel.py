@@ -72,7 +72,7 @@ class StoredChannel:
         # `control` needs the lines of all channels, and there can be thousands.
         self._created: tuple[dict[str, int], str] | None = None
         self.buffers: Sequence[Stored[Any]] = []
-        self.kind, mapped = _map_files(directory)
+        self.kind, mapped = map_files(directory)
         self.stats: Fields = mapped[0].stats()
         self.buffers = [self.kind.stored(self, index, memory) for index, memory in enumerate(mapped)]
 
@@ -146,8 +146,8 @@ def mem_names(directory: str) -> list[str]:
     return [name for name in os.listdir(directory) if not name.startswith(".")]
 
 
-def _map_files(directory: str) -> tuple[Kind[Any], list[native.ChannelMemory]]:
-    """Map all mem files of a channel.
+def map_files(directory: str) -> tuple[Kind[Any], list[native.ChannelMemory]]:
+    """Map all mem files of a channel, in their order.
 
     BadMemoryError: a mem file cannot be used. StoreError: this is not the directory of a channel.
     """

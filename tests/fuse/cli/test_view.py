@@ -3,7 +3,6 @@
 import itertools
 import json
 import os
-import pty
 import re
 import signal
 import struct
@@ -19,7 +18,7 @@ from build import PROGRAMS, compile_c
 from mounts import DEADLINE_S, NOBODY, wait_until
 from traced import environment_of, start_trace, traced
 from tracing import EVENT_BYTES, RELAYCTL, Store, catches, finish, recorded, recording, relayctl
-from viewing import View, viewing
+from viewing import CONTROLS, View, on_terminal, viewing
 
 from relayfs_fuse import native
 from relayfs_fuse.native import trace as native_trace
@@ -30,7 +29,6 @@ SCRIBBLER = Path(__file__).parents[1] / "record/trace_scribbler.c"
 EARLIER_BOOT = "11111111-2222-3333-4444-555555555555"
 LAST_CPU = native.n_possible_cpus() - 1
 BABELTRACE = re.compile(r"\[(\d+)\.(\d{9})\] .* \{ (n = \d+), fill = \d+ \}")
-CONTROLS = re.compile(rb"[\x00-\x09\x0b-\x1f\x7f]")
 CONSUMES = "relayctl: nobody records t: what is shown is consumed, so that its programs have room for further events\n"
 SAYS_STRUCTS = """
 from relayfs_fuse import Event
@@ -116,25 +114,6 @@ def test_a_reader_that_has_had_enough_ends_it(out):
 
 
 # --- terminals ---
-
-
-def on_terminal(columns: int, *arguments: object, **environment: str) -> bytes:
-    """What it writes to a terminal of so many columns."""
-    ours, its = pty.openpty()
-    ioctl(its, termios.TIOCSWINSZ, struct.pack("4H", 24, columns, 0, 0))
-    plain = {name: value for name, value in os.environ.items() if name not in {"NO_COLOR", "COLUMNS", "LINES"}}
-    command = [RELAYCTL, "view", *map(str, arguments)]
-    text = b""
-    with subprocess.Popen(command, stdout=its, env={**plain, "TERM": "xterm", **environment}) as process:
-        os.close(its)
-        try:
-            while data := os.read(ours, 1 << 16):
-                text += data
-        except OSError:  # EIO: nobody has the other side any more
-            pass
-        assert process.wait(DEADLINE_S) == 0
-    os.close(ours)
-    return text.replace(b"\r\n", b"\n")
 
 
 def test_a_terminal_has_colours_and_may_be_narrow(out):
@@ -536,7 +515,7 @@ def test_a_pattern_that_cannot_be_makes_no_trace(mount, pattern):
 def test_what_is_to_be_seen_has_to_be_said(mount):
     done = relayctl("view", env=environment_of(mount))
     assert done.returncode == 2
-    assert "TRACE, DIR or --event is missing" in done.stderr
+    assert "TRACE, DIR, CHANNEL or --event is missing" in done.stderr
     assert relayctl("view", "-e", "a:b", "--store", mount.store).returncode == 2
 
 
