@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: MIT */
+#define _GNU_SOURCE
 #include "merge/filter.h"
 
 #include "trace/condition.h"
 
 #include <errno.h>
 #include <stdlib.h>
-
-enum { N_IDS = UINT16_MAX + 1 };
 
 /* The condition, for the fields of one event. */
 struct resolved {
@@ -17,7 +16,8 @@ struct resolved {
 
 struct relay_filter {
 	const struct relay_conditions *conditions;
-	struct resolved *of[N_IDS]; /* by an event's id; NULL: the event did not occur so far */
+	struct resolved **of; /* n, by an event's id; NULL: the event did not occur so far */
+	size_t n;
 };
 
 struct relay_filter *relay_filter_new(const struct relay_conditions *conditions)
@@ -30,32 +30,54 @@ struct relay_filter *relay_filter_new(const struct relay_conditions *conditions)
 
 void relay_filter_free(struct relay_filter *filter)
 {
-	for (size_t id = 0; filter && id < N_IDS; id++) {
+	if (!filter)
+		return;
+	for (size_t id = 0; id < filter->n; id++) {
 		if (filter->of[id])
 			relay_comparisons_clear(filter->of[id]->comparisons, filter->of[id]->n);
 		free(filter->of[id]);
 	}
+	free(filter->of);
 	free(filter);
 }
 
-/* NULL: no memory. */
-static struct resolved *resolve(const struct relay_conditions *conditions, const struct relay_trace_event *event)
+static bool has_place(struct relay_filter *filter, uint64_t id)
 {
-	const size_t n = relay_condition_length(conditions, 0);
-	struct resolved *resolved = calloc(1, sizeof(*resolved) + n * sizeof(struct relay_comparison));
+	if (id < filter->n)
+		return true;
+	const size_t n = 2 * id + 16;
+	struct resolved **of = reallocarray(filter->of, n, sizeof(*of));
+	if (!of)
+		return false;
+	memset(of + filter->n, 0, (n - filter->n) * sizeof(*of));
+	filter->of = of;
+	filter->n = n;
+	return true;
+}
+
+/* NULL: no memory. */
+static const struct resolved *resolve(struct relay_filter *filter, uint64_t id, const struct relay_trace_event *event)
+{
+	if (!has_place(filter, id))
+		return NULL;
+	/* An id stands for the same declaration as long as the process is merged. */
+	struct resolved *resolved = filter->of[id];
 	if (resolved)
-		resolved->first = relay_condition_resolve(conditions, 0, event, resolved->comparisons, &resolved->n);
+		return resolved;
+	const size_t n = relay_condition_length(filter->conditions, 0);
+	resolved = calloc(1, sizeof(*resolved) + n * sizeof(struct relay_comparison));
+	if (resolved)
+		resolved->first =
+		    relay_condition_resolve(filter->conditions, 0, event, resolved->comparisons, &resolved->n);
+	filter->of[id] = resolved;
 	return resolved;
 }
 
 int relay_filter_takes(struct relay_filter *filter, const struct relay_event_cursor *cursor)
 {
-	/* An id stands for the same declaration as long as the process is merged. */
-	struct resolved **resolved = &filter->of[cursor->id];
-	if (!*resolved)
-		*resolved = resolve(filter->conditions, cursor->layout->event);
-	if (!*resolved)
+	const struct resolved *resolved = resolve(filter, cursor->id, cursor->layout->event);
+	if (!resolved)
 		return -ENOMEM;
 	const unsigned char *fields = cursor->context + cursor->layouts->context_bytes;
-	return relay_condition_takes((*resolved)->comparisons, (*resolved)->first, fields, cursor->at);
+	return relay_condition_takes(resolved->comparisons, resolved->first, fields, cursor->at);
 }

@@ -9,10 +9,11 @@ import struct
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
+import tracing
 from making import making
 from mounts import NOBODY, Mount, wait_until
 from stress import is_long
@@ -21,6 +22,9 @@ from tracing import Store
 
 from relayfs_fuse.fs.commands.condition import compile_conditions
 from relayfs_fuse.native.events import LEVELS
+from relayfs_fuse.native.merge import Export, Style
+from relayfs_fuse.tracefiles.merged import merge
+from relayfs_fuse.tracefiles.recorded import Part, Recording
 
 ROUNDS = 3000 if is_long() else 150
 ROWS = 12
@@ -385,11 +389,22 @@ def row(chance: random.Random, seq: int) -> Values:
     return values
 
 
-def test_random_conditions_choose_as_their_model_does(store: Store) -> None:
+def shown_if(parts: list[Part], condition: str) -> set[int]:
+    """Return the seq of the events that a merge with this condition gives out."""
+    merged = merge(parts, condition=compile_conditions([condition]))
+    with closing(merged), closing(Export(merged, Style("json"))) as exporter:
+        lines = b"".join(map(bytes, exporter.pieces())).splitlines()
+    return {json.loads(line)["fields"]["seq"] for line in lines}
+
+
+def test_random_conditions_choose_as_their_model_does(store: Store, tmp_path: Path) -> None:
+    """In programs, for one trace, and in merges of another trace, which takes all events."""
     chance = random.Random(20)
     names = ("seq", "a", "b", "s", "c", "f", "d", "e", "t", "more", "g", "tail")
     trace = store.create("t", subbuf_size=1 << 20, n_subbufs=16)
+    store.create("all", subbuf_size=1 << 20, n_subbufs=16)
     environment = {**os.environ, **store.environment}
+    conditions = []
     expected = []
     n_true = 0
     with subprocess.Popen(
@@ -399,6 +414,7 @@ def test_random_conditions_choose_as_their_model_does(store: Store) -> None:
         assert process.stdout is not None
         for number in range(ROUNDS):
             text, judge, _ = condition(chance)
+            conditions.append(text)
             store.change(trace, rules=f"+random:* {text}\n", conditions=compile_conditions([text]))
             rows = [(chance.randrange(3), row(chance, ROWS * number + i)) for i in range(ROWS)]
             uses_level = "level" in text
@@ -419,3 +435,9 @@ def test_random_conditions_choose_as_their_model_does(store: Store) -> None:
     assert not wrong, [(text, seq) for text, seq in expected if seq in wrong] or wrong
     assert found == [seq for _, seq in expected]
     assert ROUNDS * ROWS // 10 < n_true < ROUNDS * ROWS * 9 // 10
+    out = tmp_path / "all"
+    assert tracing.relayctl("snapshot", "all", "--store", store.path, "-o", out).returncode == 0
+    with closing(Recording(str(out))) as recording:
+        for number, text in enumerate(conditions):
+            seqs = range(ROWS * number, ROWS * (number + 1))
+            assert shown_if(recording.parts, text) & {*seqs} == {seq for seq in found if seq in seqs}, text
