@@ -33,7 +33,7 @@ from relayfs_fuse.fs.kinds.base import Backing
 from relayfs_fuse.fs.nodes import Directory, JoinFile, MappedFile, TraceDirectory
 from relayfs_fuse.fs.store import TRACES_NAME
 from relayfs_fuse.fs.traces import jobs
-from relayfs_fuse.fs.traces.declared import notice_unmet
+from relayfs_fuse.fs.traces.declared import notice_nothing_taken
 from relayfs_fuse.fs.traces.lost import Losses, LostFile
 from relayfs_fuse.fs.traces.merged import directory_of
 from relayfs_fuse.fs.traces.process import TraceProcess
@@ -369,7 +369,7 @@ class Traces:
         else:
             self._set(trace_control.add_rule(trace, command))
             processes = (one for of_trace in self._processes.values() for one in of_trace.values())
-            yield from notice_unmet(command, processes, self._errors)
+            yield from notice_nothing_taken(command, trace, processes, self._errors)
 
     def _set(self, trace: Trace) -> None:
         self._control.set(self._slots[trace.name], trace)

@@ -91,7 +91,7 @@ def test_losses_stay(store: Store, run) -> None:
 def test_a_wrong_condition_is_pointed_at(tmp_path: Path, command: str) -> None:
     for condition, said in (
         ("ms => 5", "'=': == compares\n  ms => 5\n     ^\n"),
-        ("", "a comparison such as FIELD > 5 or FIELD ~ \"GLOB\" is needed\n  \n  ^\n"),
+        ("", 'a comparison such as FIELD > 5 or FIELD ~ "GLOB" is needed\n  \n  ^\n'),
     ):
         done = relayctl(command, tmp_path, "--if", condition)
         assert (done.returncode, done.stdout) == (2, "")

@@ -248,6 +248,33 @@ def test_a_condition_that_no_declared_event_meets_is_said(mount: Mount, conditio
     assert f"trace enable other server:r* if {condition}" in mount.channels().splitlines()
 
 
+def test_a_pattern_that_no_declared_event_matches_is_said(mount: Mount) -> None:
+    start_trace(mount, "t")
+    mount.command("trace create other")
+    mount.command("trace enable other serve:*")  # nobody has declared anything
+    with python({"RELAYFS": str(mount.path)}) as program:
+        program.ask(REQUESTS)
+        wait_until(lambda: processes(mount.path / "t"), "the process is there")
+        # fnmatch(3) understands these.
+        for line in (
+            "enable other server:[^x]*",
+            r"enable other server:\other",
+            "enable other *",
+            "disable other no:*",
+        ):
+            mount.command(f"trace {line}")
+        assert mount.error_log == ""
+        mount.command("trace enable other serve:* if ms > 5")
+    head, line, caret = mount.error_log.splitlines()
+    said = (
+        "trace: notice: no event declared so far in the traces of this mount (checked are 16 processes at most, and 64 "
+        "KiB of each one's declarations) matches 'serve:*'; relayctl events lists those of running programs"
+    )
+    assert head.endswith(said)
+    assert line[caret.index("^") :] == "serve:* if ms > 5"
+    assert "trace enable other serve:* if ms > 5" in mount.channels().splitlines()
+
+
 def test_log_messages_are_chosen_by_their_fields(mount: Mount, tmp_path: Path) -> None:
     mount.command('trace create t\ntrace enable t python:log if level == "ERROR" && line > 0\ntrace start t\n')
     with python({"RELAYFS": str(mount.path)}) as program:
