@@ -273,5 +273,5 @@ def test_the_page_that_is_installed_needs_no_certain_port(trace: Mount) -> None:
 def test_what_does_not_go_with_it_is_refused(mount: Mount, words: list[str]) -> None:
     done = relayctl(mount, "view", "--browser", *words)
     assert done.returncode == 2
-    assert "--browser shows what TRACE or DIR holds now; it takes --since and --event only" in done.stderr
+    assert "--browser shows what TRACE or DIR holds now; it takes --since, --event and --if only" in done.stderr
     assert "trace" not in mount.channels()
