@@ -125,6 +125,10 @@ class Merge(library.Handle):
         c_process.layouts = _layouts(4 * len(process.context), process.kinds)
         return library.check(lib.relay_merge_add_process(self._open, c_process), process.name)
 
+    def name_thread(self, process: int, pid: int, tid: int, name: bytes) -> None:
+        """Name a thread of a process; pid: as its events have it, or of the MergedProcess."""
+        library.check(lib.relay_merge_name_thread(self._open, process, pid, tid, ffi.new("char[]", name)))
+
     def add_files(self, process: int, cpu: int, paths: Sequence[str]) -> None:
         """Add the stream of a CPU, which is in these files, in order."""
         names = [ffi.new("char[]", os.fsencode(path)) for path in paths]

@@ -14,6 +14,7 @@ from relayfs_fuse.native import trace as native_trace
 from relayfs_fuse.native.packets import Consumer
 from relayfs_fuse.native.tables import CLOCKS, TRACE_OPTIONS
 from relayfs_fuse.reading.check import Checker
+from relayfs_fuse.reading.threads import note_names
 from relayfs_fuse.reading.trust import needs_check
 from relayfs_fuse.tracefiles import ctf
 from relayfs_fuse.tracefiles.ctf import Origin
@@ -22,8 +23,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from relayfs_fuse.native.trace import Trace
+    from relayfs_fuse.reading.threads import Holders
     from relayfs_fuse.record.sleeper import Sleepers
     from relayfs_fuse.tracefiles.ctf import Clocks, Declaration, Unbuffered
+    from relayfs_fuse.tracefiles.thread_names import Names
 
 # The largest sub-buffer of a process that is not trusted, unless the trace's own are larger.
 _SUBBUF_BYTES_MAX = 64 << 20
@@ -121,6 +124,11 @@ class Process:
     def is_alive(self) -> bool:
         """Return whether a process lives that writes to the buffers, or is about to."""
         return native_trace.trace_is_alive(self.directory)
+
+    def note_threads(self, names: Names, holders: Holders) -> None:
+        """Add the names of the threads of the living processes that write to the buffers."""
+        status = os.fstat(self._events_fd)
+        note_names(names, holders.get((status.st_dev, status.st_ino), ()))
 
     def is_closed(self) -> bool:
         """Return whether the directory was removed from the store; unread data can still be read."""

@@ -2,6 +2,7 @@
 
 DIR/.relayfs                which trace this is
 DIR/PROCESS-PID/metadata    cpu0, cpu1 ...; cpu0_1 follows when cpu0 is full, or new events are declared
+DIR/PROCESS-PID/.threads    names of threads: see tracefiles/thread_names.py
 DIR/0001/PROCESS-PID/...    the same, with rotation
 DIR/.damaged/PROCESS-PID/   why events of the process are not recorded, and its packets that viewers could not read
 """
@@ -15,9 +16,9 @@ from typing import TYPE_CHECKING, Protocol
 
 from relayfs_fuse.errors import RelayError
 from relayfs_fuse.reading.packet import Packet
-from relayfs_fuse.record.full import temporary_errors_mean_full
+from relayfs_fuse.record.full import OutputFullError, temporary_errors_mean_full
 from relayfs_fuse.record.stream import OpenFiles, StreamFile
-from relayfs_fuse.tracefiles import ctf
+from relayfs_fuse.tracefiles import ctf, thread_names
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -49,6 +50,12 @@ class ProcessOutput(Protocol):
 
     def set_metadata(self, data: bytes) -> None:
         """Replace the metadata; call it before packets that need it."""
+
+    def threads(self) -> bytes:
+        """Return the names of threads written so far, as tracefiles/thread_names.py packs them."""
+
+    def set_threads(self, data: bytes) -> None:
+        """Replace the names of threads. While the output cannot be written, they wait."""
 
     def last(self, cpu: int) -> Head | None:
         """Return the header of the last packet of a stream, with corrected counts; None: there is none."""
@@ -178,6 +185,8 @@ class _Process:
         self._line = origin.line
         self._metadata = b""
         self._is_written = True
+        self._threads = b""
+        self._are_threads_written = True
         self._uuid = ctf.new_uuid()
         self._files: dict[int, StreamFile] = {}
         self._lost_before: dict[int, int] = {}
@@ -200,12 +209,14 @@ class _Process:
         with suppress(FileNotFoundError), open(os.path.join(path, "metadata"), "rb") as file:
             self._metadata = file.read()
             self._uuid = ctf.uuid_of(self._metadata)
+        with suppress(FileNotFoundError), open(os.path.join(path, thread_names.FILE), "rb") as file:
+            self._threads = file.read()
         names = os.listdir(path)
         for name in names:
             if name.startswith(_LOST):
                 with open(os.path.join(path, name), encoding="ascii") as text:
                     self._lost_before[int(name.removeprefix(_LOST))] = int(text.read())
-            elif name.startswith("."):
+            elif name.startswith(".") and name != thread_names.FILE:
                 os.unlink(os.path.join(path, name))
         for match in sorted(filter(None, map(_STREAM.fullmatch, names)), key=_file_number):
             cpu = int(match[1])
@@ -253,11 +264,31 @@ class _Process:
             _write_atomically(path, ctf.with_uuid(self._metadata, self._uuid))
         self._is_written = True
 
+    def threads(self) -> bytes:
+        """Return the names of threads written so far, also by an earlier recorder."""
+        return self._threads
+
+    def set_threads(self, data: bytes) -> None:
+        """Replace the names of threads; if there is a directory, write them there."""
+        if data != self._threads:
+            self._threads, self._are_threads_written = data, False
+        self._write_threads()
+
+    def _write_threads(self) -> None:
+        # Behind the metadata: what has none is no directory of a process.
+        if self._are_threads_written or not self.path or not self._is_written:
+            return
+        path = os.path.join(self.path, thread_names.FILE)
+        with suppress(OutputFullError), temporary_errors_mean_full(path):
+            _write_atomically(path, self._threads)
+            self._are_threads_written = True
+
     def append(self, cpu: int, packets: Sequence[Packet], is_valid: Callable[[], bool]) -> bool:
         """Append packets to a stream file; if they do not all fit, to several."""
         directory = self.path or self._make_directory()
         if not self._is_written:
             self._write_metadata(directory)
+        self._write_threads()
         rest = list(packets)
         while rest:
             with temporary_errors_mean_full(os.path.join(directory, f"cpu{cpu}")):
@@ -275,6 +306,7 @@ class _Process:
             path = self._choose_path()
             os.makedirs(path, exist_ok=True)
         self.path, self._is_written = path, False
+        self._are_threads_written = not self._threads
         self._uuid = ctf.new_uuid()
         return path
 
@@ -311,6 +343,7 @@ class _Process:
 
     def end_files(self, discarded: dict[int, int]) -> None:
         """Complete the files; further packets go to a new directory."""
+        self._write_threads()
         files, self._files = self._files, {}
         self._n_files = {}
         self.path = None

@@ -31,6 +31,7 @@ from relayfs_fuse.record.full import OutputFullError
 from relayfs_fuse.record.recording import Recording, Summary
 from relayfs_fuse.record.sleeper import Sleepers
 from relayfs_fuse.record.stream import OpenFiles
+from relayfs_fuse.record.thread_watch import ThreadWatch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -80,6 +81,7 @@ class Recorder:
         self._warn = say
         self._tick = tick
         self._recordings: dict[str, Recording] = {}
+        self._threads = ThreadWatch(self._recordings)
         self._done: dict[str, int] = {}
         # By process: its user, and a text for messages that identifies the process.
         self._owners: dict[str, int] = {}
@@ -113,6 +115,7 @@ class Recorder:
                 self._flush_idle()
                 if not self._drain_all():
                     self._sleep()
+            self._threads.look(is_last=True)
             # Twice: a directory with the name of a removed one is found when the recording of that one is finished.
             for _ in range(2):
                 self._scan()
@@ -397,6 +400,7 @@ class Recorder:
                 recording.update()
             if name in self._recordings and recording.process.has_ended():
                 self._finish_dead(name, now)
+        self._threads.look()
         if self._options.rotate_s and now - self._rotated >= self._options.rotate_s:
             self._flush_all()
             self._rotate()

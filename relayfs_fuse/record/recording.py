@@ -24,7 +24,7 @@ from relayfs_fuse.reading.check import COPY_BYTES, Checked, copied
 from relayfs_fuse.reading.damage import DamagedError, errors_mean_damage, reason
 from relayfs_fuse.reading.process import REMOVED, RESERVED
 from relayfs_fuse.record.full import OutputFullError
-from relayfs_fuse.tracefiles import ctf
+from relayfs_fuse.tracefiles import ctf, thread_names
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from relayfs_fuse.reading.packet import Head, Packet
     from relayfs_fuse.reading.process import Process
     from relayfs_fuse.reading.source import Source
+    from relayfs_fuse.reading.threads import Holders
     from relayfs_fuse.record.output import ProcessOutput
     from relayfs_fuse.tracefiles.ctf import Clocks, Origin
 
@@ -158,6 +159,7 @@ class Recording:
         # By CPU: events in packets that were written to .damaged.
         self._n_quarantined: dict[int, int] = {}
         self._n_quarantined_bytes = 0
+        self._threads = thread_names.unpack(output.threads())
         process.learn(ctf.declarations(output.metadata()))
         self.update()
 
@@ -179,6 +181,11 @@ class Recording:
             metadata = self.process.metadata(clocks, unbuffered) if is_new else None
         if metadata is not None:
             self.output.set_metadata(metadata)
+
+    def note_threads(self, holders: Holders) -> None:
+        """Write the names that threads have now, and that those had which have ended."""
+        self.process.note_threads(self._threads, holders)
+        self.output.set_threads(thread_names.pack(self._threads))
 
     def drain(self, summary: Summary) -> bool:
         """Record the finished sub-buffers of all buffers; return whether there were any."""

@@ -11,11 +11,12 @@ from relayfs_fuse.native.packets import copy_packets
 from relayfs_fuse.reading.damage import DamagedError, errors_mean_damage, reason
 from relayfs_fuse.reading.packet import HEAD_BYTES, Packet, unpack
 from relayfs_fuse.reading.process import Process
+from relayfs_fuse.reading.threads import lock_holders
 from relayfs_fuse.reading.trust import owner
 from relayfs_fuse.record.output import QUARANTINE
 from relayfs_fuse.record.recording import Summary, check_heads, latest
 from relayfs_fuse.record.stream import before
-from relayfs_fuse.tracefiles import ctf
+from relayfs_fuse.tracefiles import ctf, thread_names
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from relayfs_fuse.native.packets import Consumer
     from relayfs_fuse.reading.packet import Head
     from relayfs_fuse.reading.source import Source
+    from relayfs_fuse.tracefiles.thread_names import Names
 
 
 class Snapshot:
@@ -39,6 +41,7 @@ class Snapshot:
         self._path = path
         self._warn = say
         self._check = check
+        self._holders = lock_holders()
         os.makedirs(path, exist_ok=True)
         if os.listdir(path):
             raise RelayError(f"{path} is not empty")
@@ -77,6 +80,8 @@ class Snapshot:
         """Write all streams to a hidden directory, renamed when it is complete, or as complete as the memory allows."""
         hidden = os.path.join(self._path, f".{process.name}")
         os.mkdir(hidden)
+        names: Names = {}
+        process.note_threads(names, self._holders)
         try:
             with errors_mean_damage():
                 process.flush()
@@ -87,6 +92,9 @@ class Snapshot:
                 self._write_stream(process, cpu, consumer, os.path.join(hidden, f"cpu{cpu}"))
         finally:
             if os.listdir(hidden):
+                if names:
+                    with open(os.path.join(hidden, thread_names.FILE), "wb") as file:
+                        file.write(thread_names.pack(names))
                 with open(os.path.join(hidden, "metadata"), "wb") as file:
                     file.write(ctf.with_uuid(self._metadata(process), ctf.new_uuid()))
                 os.rename(hidden, os.path.join(self._path, process.name))

@@ -16,7 +16,7 @@ from relayfs_fuse.reading.packet import Packet
 from relayfs_fuse.record.full import OutputFullError, temporary_errors_mean_full
 from relayfs_fuse.record.output import QUARANTINE
 from relayfs_fuse.record.stream import before
-from relayfs_fuse.tracefiles import ctf
+from relayfs_fuse.tracefiles import ctf, thread_names
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -92,6 +92,7 @@ class TarProcess:
         self._metadata = b""
         self._uuid = ctf.new_uuid()
         self._is_written = True
+        self._threads = b""
         self._last: dict[int, Head] = {}
         self._n_files: dict[int, int] = {}
 
@@ -106,6 +107,14 @@ class TarProcess:
     def set_metadata(self, data: bytes) -> None:
         """Write metadata before the next packets."""
         self._metadata, self._is_written = ctf.with_uuid(data, self._uuid), False
+
+    def threads(self) -> bytes:
+        """Return the last names of threads given."""
+        return self._threads
+
+    def set_threads(self, data: bytes) -> None:
+        """Write names of threads when the process ends, because each further member takes room."""
+        self._threads = data
 
     def quarantine(self, name: str, data: bytes) -> None:
         """Write a file to .damaged, where viewers find no trace."""
@@ -132,11 +141,13 @@ class TarProcess:
         return True
 
     def close(self, discarded: dict[int, int]) -> None:
-        """Write the number of events lost since the last packets, and the last metadata."""
+        """Write the number of events lost since the last packets, names of threads, and the last metadata."""
         for cpu, last in list(self._last.items()):
             if discarded.get(cpu, 0) > last.events_discarded:
                 end = last.empty(events_discarded=discarded[cpu], timestamp_begin=last.timestamp_end)
                 self.append(cpu, [Packet(end, [])], lambda: True)
+        if self._last and self._threads:
+            self._output.member(f"{self._name}/{thread_names.FILE}", self._threads)
         if self._last and not self._is_written:
             self._output.member(f"{self._name}/metadata", self._metadata)
             self._is_written = True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,7 @@ if TYPE_CHECKING:
 
     from relayfs_fuse.tracefiles.ctf import Declaration
     from relayfs_fuse.tracefiles.recorded import Part
+    from relayfs_fuse.tracefiles.thread_names import Names
 
 
 def merge(
@@ -25,10 +27,16 @@ def merge(
     merged = Merge(since, until, condition)
     # In a rotated recording, several directories can each have a part of the same process.
     identities: dict[str, int] = {}
+    names: dict[str, Names] = defaultdict(dict)
+    for part in parts:
+        names[part.origin.line] |= part.threads
     try:
         for part in parts:
             identity = identities.setdefault(part.origin.line, len(identities))
-            number = merged.add_process(process_of(part, identity, patterns))
+            process = process_of(part, identity, patterns)
+            number = merged.add_process(process)
+            for (vpid, tid), name in names[part.origin.line].items():
+                merged.name_thread(number, process.pid or vpid, tid, name)
             for cpu, paths in part.streams.items():
                 merged.add_files(number, cpu, paths)
     except BaseException:

@@ -2,7 +2,7 @@
 
 A directory with a file `metadata` has the events of a process, or of several that share buffers: a stream for each CPU
 in the files cpu0, cpu1 ..., continued by cpu0_1 and so on. A recording has such directories, with rotation in its
-numbered subdirectories. Compressed files have the suffix .zst.
+numbered subdirectories. Compressed files have the suffix .zst. `.threads` has names of threads: see thread_names.py.
 """
 
 from __future__ import annotations
@@ -19,13 +19,14 @@ from typing import TYPE_CHECKING, BinaryIO
 import zstandard
 
 from relayfs_fuse.errors import RelayError
-from relayfs_fuse.tracefiles import ctf
+from relayfs_fuse.tracefiles import ctf, thread_names
 from relayfs_fuse.tracefiles.ctf import Origin
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from relayfs_fuse.tracefiles.ctf import Declaration
+    from relayfs_fuse.tracefiles.thread_names import Names
 
 _METADATA = "metadata"
 _COMPRESSED = ".zst"
@@ -63,6 +64,7 @@ class Part:
     context: names of the numbers, of 4 bytes each, between each event's header and its fields
     changed_ns: when the metadata was written, in ns since 1970
     streams: by CPU, the files of the stream in order
+    threads: names of threads, as far as the recorder has seen them
     """
 
     path: str
@@ -72,6 +74,7 @@ class Part:
     declarations: tuple[Declaration, ...]
     changed_ns: int = 0
     streams: dict[int, list[str]] = field(default_factory=dict)
+    threads: Names = field(default_factory=dict)
 
 
 def read_metadata(path: str, text: bytes) -> Part:
@@ -127,7 +130,8 @@ class Recording:
             part = read_metadata(path, text)
         except ValueError as error:
             raise RelayError(f"{os.path.join(path, _METADATA)}: {error}") from error
-        return replace(part, changed_ns=changed_ns, streams=self._streams(path, names))
+        threads = _threads(os.path.join(path, thread_names.FILE)) if thread_names.FILE in names else {}
+        return replace(part, changed_ns=changed_ns, streams=self._streams(path, names), threads=threads)
 
     def _streams(self, path: str, names: list[str]) -> dict[int, list[str]]:
         found: dict[int, list[str]] = defaultdict(list)
@@ -148,6 +152,13 @@ class Recording:
         with open(path, "rb") as source, open(descriptor, "wb") as target:
             _unpack(source, target)
         return copy
+
+
+def _threads(path: str) -> Names:
+    if not stat.S_ISREG(os.stat(path).st_mode):
+        raise RelayError(f"{path} is no regular file")
+    with open(path, "rb") as file:
+        return thread_names.unpack(file.read(thread_names.FILE_BYTES))
 
 
 def _unpack(source: BinaryIO, target: BinaryIO) -> None:

@@ -66,6 +66,11 @@ struct relay_merge_process {
  * is outside the context. */
 int relay_merge_add_process(struct relay_merge *merge, const struct relay_merge_process *process);
 
+/* Name a thread, for RELAY_EXPORT_CHROME and _PERFETTO: the one whose events have this `tid`, and, if they have a number
+ * of their process, this `pid`; otherwise `pid` is the process's. Call it before the first event is output, and at most
+ * once for each thread. name: copied; it may contain any bytes. 0; -ENOMEM; -EINVAL: there is no such process. */
+int relay_merge_name_thread(struct relay_merge *merge, int process, uint32_t pid, uint32_t tid, const char *name);
+
 /*
  * Add the stream of a CPU.
  *

@@ -122,6 +122,13 @@ int relay_merge_add_process(struct relay_merge *merge, const struct relay_merge_
 	return (int)number;
 }
 
+int relay_merge_name_thread(struct relay_merge *merge, int process, uint32_t pid, uint32_t tid, const char *name)
+{
+	if (!relay_merge_process(merge, process))
+		return -EINVAL;
+	return relay_traced_name_thread(merge->processes[process], pid, tid, name);
+}
+
 const struct relay_traced *relay_merge_process(const struct relay_merge *merge, int process)
 {
 	return process >= 0 && (uint32_t)process < merge->n_processes ? merge->processes[process] : NULL;

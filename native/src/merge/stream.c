@@ -66,7 +66,36 @@ void relay_traced_free(struct relay_traced *traced)
 {
 	relay_layouts_free(traced->layouts);
 	relay_filter_free(traced->filter);
+	for (uint32_t i = 0; i < traced->n_threads; i++)
+		free(traced->threads[i].name);
+	free(traced->threads);
 	free(traced->name);
+}
+
+int relay_traced_name_thread(struct relay_traced *traced, uint32_t pid, uint32_t tid, const char *name)
+{
+	const bool is_full = (traced->n_threads & (traced->n_threads - 1)) == 0; /* powers of two, and 0 */
+	if (is_full) {
+		const size_t n = traced->n_threads ? 2 * (size_t)traced->n_threads : 1;
+		struct relay_thread_name *more = reallocarray(traced->threads, n, sizeof(*more));
+		if (!more)
+			return -ENOMEM;
+		traced->threads = more;
+	}
+	struct relay_thread_name *last = &traced->threads[traced->n_threads];
+	*last = (struct relay_thread_name){.pid = pid, .tid = tid, .name = strdup(name)};
+	if (!last->name)
+		return -ENOMEM;
+	traced->n_threads++;
+	return 0;
+}
+
+const char *relay_traced_thread_name(const struct relay_traced *traced, uint32_t pid, uint32_t tid)
+{
+	for (uint32_t i = 0; i < traced->n_threads; i++)
+		if (traced->threads[i].pid == pid && traced->threads[i].tid == tid)
+			return traced->threads[i].name;
+	return "";
 }
 
 /* --- events --- */

@@ -39,6 +39,12 @@ struct relay_source {
 	uint64_t n_damaged; /* pieces with bytes that are no events */
 };
 
+/* The name of a thread, which no event has. */
+struct relay_thread_name {
+	uint32_t pid, tid;
+	char *name;
+};
+
 /* A process that is merged. */
 struct relay_traced {
 	char *name;
@@ -46,6 +52,8 @@ struct relay_traced {
 	int32_t vpid_at, vtid_at;
 	struct relay_layouts *layouts;
 	struct relay_filter *filter; /* NULL: all events are given out */
+	struct relay_thread_name *threads;
+	uint32_t n_threads;
 	/* Of its clock: time = base + (ticks * mult >> shift) */
 	uint64_t base, mult, freq;
 	uint32_t shift;
@@ -56,6 +64,11 @@ struct relay_traced {
 /* 0, -EINVAL or -ENOMEM, when nothing is kept. */
 int relay_traced_init(struct relay_traced *traced, const struct relay_merge_process *process);
 void relay_traced_free(struct relay_traced *traced);
+
+/* Add the name of a thread: 0 or -ENOMEM. Get it: "": it is not known. */
+int relay_traced_name_thread(struct relay_traced *traced, uint32_t pid, uint32_t tid, const char *name);
+const char *relay_traced_thread_name(const struct relay_traced *traced, uint32_t pid, uint32_t tid);
+
 uint64_t relay_traced_time(const struct relay_traced *traced, uint64_t ticks);
 
 struct relay_stream;

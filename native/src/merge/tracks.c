@@ -89,24 +89,33 @@ static struct relay_track *copy_track(const struct relay_track *key)
 	return track;
 }
 
-/* The track that `key` describes; a new one is announced. NULL: no memory. */
-static const struct relay_track *get(struct relay_tracks *tracks, struct relay_track key)
+/* The track that `key` describes, whose hash is computed here. NULL: there is none yet. */
+static const struct relay_track *find(const struct relay_tracks *tracks, struct relay_track *key)
+{
+	key->hash = hash_of(key);
+	return tracks->n_slots ? *slot_of(tracks->slots, tracks->n_slots, key) : NULL;
+}
+
+/* Add the track that find() has not found, and announce it. NULL: no memory. */
+static const struct relay_track *add(struct relay_tracks *tracks, struct relay_track *key)
 {
 	if (!make_room(tracks))
 		return NULL;
-	key.hash = hash_of(&key);
-	struct relay_track **slot = slot_of(tracks->slots, tracks->n_slots, &key);
-	struct relay_track *track = *slot;
-	if (track)
-		return track;
-	key.number = tracks->n + 1;
-	track = copy_track(&key);
+	key->number = tracks->n + 1;
+	struct relay_track *track = copy_track(key);
 	if (!track)
 		return NULL;
 	tracks->n++;
-	*slot = track;
+	*slot_of(tracks->slots, tracks->n_slots, key) = track;
 	tracks->announce(tracks->user, track);
 	return track;
+}
+
+/* The track that `key` describes; a new one is announced. NULL: no memory. */
+static const struct relay_track *get(struct relay_tracks *tracks, struct relay_track key)
+{
+	const struct relay_track *track = find(tracks, &key);
+	return track ? track : add(tracks, &key);
 }
 
 void relay_put_track_name(struct relay_output *output, const struct relay_track *track, enum relay_escapes escapes)
@@ -151,13 +160,26 @@ static bool tells_threads(const struct relay_event *event)
 	return event->stream->traced->vtid_at >= 0;
 }
 
-/* A process's first thread has its number, and is the one of which the name is known: it is the program's. */
+/* A process's first thread has its number, and the program's name, which is longer than the kernel's names of threads can be. */
 static const struct relay_track *thread_of(struct relay_tracks *tracks, const struct relay_event *event)
 {
 	const struct relay_traced *traced = event->stream->traced;
+	const struct relay_track *process = process_of(tracks, event);
+	if (!process)
+		return NULL;
 	const uint32_t tid = relay_event_tid(event);
-	const char *name = tid == traced->pid ? traced->name : "";
-	return track_in(tracks, process_of(tracks, event), RELAY_TRACK_THREAD, tid, name, strlen(name));
+	struct relay_track key = {.parent = process,
+	                          .kind = RELAY_TRACK_THREAD,
+	                          .identity = process->identity,
+	                          .pid = process->pid,
+	                          .scope = tid};
+	const struct relay_track *track = find(tracks, &key);
+	if (track)
+		return track;
+	/* Names are searched for once for each thread only. */
+	key.name = tid == traced->pid ? traced->name : relay_traced_thread_name(traced, process->pid, tid);
+	key.name_length = strlen(key.name);
+	return add(tracks, &key);
 }
 
 /* Of a thread; where threads are not told, of the CPU. */

@@ -35,7 +35,7 @@ struct relay_track {
 	uint32_t identity, pid; /* of the process */
 	uint64_t scope;         /* of a thread or a CPU, or as a field says */
 	uint64_t hash;
-	const char *name; /* UTF-8 if the process wrote it so; of CPUs, and of most threads, none */
+	const char *name; /* UTF-8 if the process wrote it so; of CPUs, and of threads without a name, none */
 	size_t name_length;
 };
 
