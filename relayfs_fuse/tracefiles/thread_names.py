@@ -14,7 +14,7 @@ FILE = ".threads"
 # The most threads of one directory, and the most bytes of a name, of which the kernel lets programs choose 15.
 THREADS_MAX = 4096
 NAME_BYTES = 63
-_ENTRY = re.compile(rb"(\d{1,9}) (\d{1,9}) ([^\0]{1,%d})\0" % NAME_BYTES)
+_ENTRY = re.compile(rb"(?<![^\0])(\d{1,9}) (\d{1,9}) ([^\0]{1,%d})\0" % NAME_BYTES)
 # No file is longer.
 FILE_BYTES = THREADS_MAX * (2 * len("999999999 ") + NAME_BYTES + 1)
 

@@ -10,7 +10,7 @@ import zstandard
 
 from relayfs_fuse.errors import RelayError
 from relayfs_fuse.native import trace as native_trace
-from relayfs_fuse.tracefiles import ctf
+from relayfs_fuse.tracefiles import ctf, thread_names
 from relayfs_fuse.tracefiles.merged import merge
 from relayfs_fuse.tracefiles.recorded import Clock, Recording, read_metadata
 
@@ -118,6 +118,25 @@ def test_parts_are_found_in_their_order(tmp_path, recording):
     (tmp_path / ".relayfs").touch()
     found = [os.path.relpath(part.path, tmp_path) for part in recording(tmp_path).parts]
     assert found == [f"{number}/app-{pid}" for number in ("0001", "0002", "9999", "10000") for pid in (9, 10)]
+
+
+def test_names_of_threads_are_read_as_far_as_they_are_well_formed(tmp_path, recording):
+    make(tmp_path / "p", metadata(), "cpu0")
+    threads = tmp_path / "p/.threads"
+    names = {(42, 43): b"two\nlines", (42, 4): b"\xff", (1, 999_999_999): b"n" * thread_names.NAME_BYTES}
+    good = thread_names.pack(names)
+    for data in [good, good + b"42 44 no end", b"\0" + good + b"1000000000 1 a\0x 1 a\0 2 3 \0"]:
+        threads.write_bytes(data)
+        assert recording(tmp_path).parts[0].threads == names
+    for seed in SEEDS:
+        threads.write_bytes(random.Random(seed).randbytes(500) + good)
+        merge(recording(tmp_path).parts).close()
+    threads.write_bytes(b"".join(b"1 %d a\0" % tid for tid in range(2 * thread_names.THREADS_MAX)))
+    assert len(recording(tmp_path).parts[0].threads) == thread_names.THREADS_MAX
+    threads.unlink()
+    os.mkfifo(threads)
+    with pytest.raises(RelayError, match="no regular file"):
+        recording(tmp_path)
 
 
 def test_a_stream_s_files_are_in_their_order(tmp_path, recording):

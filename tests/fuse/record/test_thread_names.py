@@ -1,4 +1,4 @@
-"""Names of threads, which are in no event: the recorder sees them; exports show them, as Perfetto's processor reads them."""
+"""Names of threads, which are in no event: the recorder sees them, and exports show them to Perfetto's processor."""
 
 import json
 import os
@@ -7,11 +7,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import forking
 import pytest
 from build import compile_c
 from mounts import DEADLINE_S, wait_until
 from trace_processor import trace_processor
-from tracing import Store, finish, recording, relayctl
+from tracing import RELAYCTL, Store, finish, recording, relayctl
 
 from relayfs_fuse.tracefiles.thread_names import unpack
 
@@ -20,8 +21,9 @@ PROGRAM = Path(__file__).with_name("named_threads.c")
 NAMES = [b"fifteen letters", b"two\nlines \t\\n", "grüße".encode(), b"\xff\x80\x01", b"0 0 of nobody"]
 # The name of a slice's thread, and the one that the thread has written itself.
 THREADS = """
-select distinct thread.name as name, args.string_value as said from slice join thread_track on track_id = thread_track.id
-join thread using (utid) join args using (arg_set_id) where slice.name = 'named:said' and key glob '*.name'
+select distinct thread.name as name, args.string_value as said
+from slice join thread_track on track_id = thread_track.id join thread using (utid) join args using (arg_set_id)
+where slice.name = 'named:said' and key glob '*.name'
 """
 
 
@@ -84,6 +86,18 @@ def test_threads_keep_their_names_when_they_have_ended(store, tmp_path, before):
     (metadata, *_) = (out / "0002").rglob("metadata")
     (metadata.parent / ".threads").write_bytes(b"\xff9999999999 1 \0 1 1 \0\n")
     check(out, main={"named_threads"})
+
+
+def test_a_recording_to_a_pipe_has_the_names_at_its_end(store, tmp_path):
+    store.create("t")
+    archive = tmp_path / "archive"
+    with program(store), archive.open("wb") as file:
+        command = [RELAYCTL, "record", "t", "--store", store.path, "-o", "-", "--duration", "0"]
+        done = forking.run(command, stdout=file, stderr=subprocess.PIPE, timeout=DEADLINE_S)
+        assert done.returncode == 0, done.stderr
+    (tmp_path / "out").mkdir()
+    subprocess.run(["tar", "xf", archive, "-C", tmp_path / "out"], check=True)
+    check(tmp_path / "out", main={"named_threads"})
 
 
 def test_what_buffers_hold_now_has_the_names_of_now(store, tmp_path):
