@@ -187,6 +187,8 @@ class _Process:
         self._is_written = True
         self._threads = b""
         self._are_threads_written = True
+        # The directory that was made last. After a rotation it gets names that are seen before further packets come.
+        self._last_path: str | None = None
         self._uuid = ctf.new_uuid()
         self._files: dict[int, StreamFile] = {}
         self._lost_before: dict[int, int] = {}
@@ -205,7 +207,7 @@ class _Process:
         path = self._choose_path()
         if not os.path.isdir(path):
             return
-        self.path = path
+        self.path = self._last_path = path
         with suppress(FileNotFoundError), open(os.path.join(path, "metadata"), "rb") as file:
             self._metadata = file.read()
             self._uuid = ctf.uuid_of(self._metadata)
@@ -269,17 +271,18 @@ class _Process:
         return self._threads
 
     def set_threads(self, data: bytes) -> None:
-        """Replace the names of threads; if there is a directory, write them there."""
+        """Replace the names of threads; if there is a directory, write them to the last one."""
         if data != self._threads:
             self._threads, self._are_threads_written = data, False
         self._write_threads()
 
     def _write_threads(self) -> None:
         # Behind the metadata: what has none is no directory of a process.
-        if self._are_threads_written or not self.path or not self._is_written:
+        if self._are_threads_written or not self._last_path or not self._is_written:
             return
-        path = os.path.join(self.path, thread_names.FILE)
-        with suppress(OutputFullError), temporary_errors_mean_full(path):
+        path = os.path.join(self._last_path, thread_names.FILE)
+        # Somebody may have moved a complete directory away.
+        with suppress(OutputFullError, FileNotFoundError), temporary_errors_mean_full(path):
             _write_atomically(path, self._threads)
             self._are_threads_written = True
 
@@ -306,6 +309,7 @@ class _Process:
             path = self._choose_path()
             os.makedirs(path, exist_ok=True)
         self.path, self._is_written = path, False
+        self._last_path = path
         self._are_threads_written = not self._threads
         self._uuid = ctf.new_uuid()
         return path
