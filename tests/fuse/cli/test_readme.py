@@ -66,7 +66,7 @@ def arranged() -> Iterator[list[str | Path]]:
             keeper.communicate()
 
 
-def run_script(enter: list[str | Path], shell: str, text: str, deadline_s: float) -> str:
+def run_script(enter: list[str | Path], shell: str, text: str, deadline_s: float = SCRIPT_S) -> str:
     """Run a block, or several, as one script; return its output."""
     done = subprocess.run(
         [*enter, *SHELLS[shell], "-c", text], env=ENVIRONMENT, capture_output=True, text=True, timeout=deadline_s,
@@ -106,7 +106,13 @@ def check(shown: str, how: str) -> None:
 # Nothing but the recording is left: no mount, no channel in the store. What is removed may go a bit later.
 CLEAN_UP = """set -e
 rm -r /var/log/web
-until [ -z "$(ls /mnt/relay)" ] && [ -z "$(find /dev/shm/relayfs -name 'mem*')" ]; do sleep 0.1; done
+for second in $(seq 250); do
+	[ -n "$(ls /mnt/relay)" ] || [ -n "$(find /dev/shm/relayfs -name 'mem*')" ] || exit 0
+	sleep 1
+done
+findmnt /mnt/relay >&2 || :
+find /mnt/relay /dev/shm/relayfs >&2
+exit 1
 """
 
 
@@ -116,7 +122,8 @@ def test_lines_of_the_readme_run_as_printed():
     with arranged() as enter:
         run_script(enter, "dash", f"set -e\n{INSTALL}", INSTALL_S)
         for shell in SHELLS:
-            check(run_script(enter, shell, text, SCRIPT_S), f"{shell}, as one script")
-            run_script(enter, "dash", CLEAN_UP, SCRIPT_S)
-            check(paste(enter, shell, text), f"{shell}, pasted at its prompt")
-            run_script(enter, "dash", CLEAN_UP, SCRIPT_S)
+            for run, how in ((run_script, "as one script"), (paste, "pasted at its prompt")):
+                shown = run(enter, shell, text)
+                check(shown, f"{shell}, {how}")
+                print(f"{shell}, {how}", shown, sep="\n")  # pytest shows it if something is left
+                run_script(enter, "dash", CLEAN_UP)
