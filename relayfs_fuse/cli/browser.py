@@ -127,18 +127,22 @@ def _serve(server: _Server) -> None:
     server.serve_forever()
 
 
+def check_options(context: click.Context) -> None:
+    """Raise UsageError if an option of the command view is given that does not go with --browser."""
+    options = context.params
+    given = {name for name in options if context.get_parameter_source(name) == ParameterSource.COMMANDLINE}
+    if options["what"] is None or given & {"follow", "lines", "json_wanted", "delay"}:
+        raise click.UsageError("--browser shows what TRACE or DIR holds now; it takes --since, --event and --if only")
+
+
 def show_in_browser(context: click.Context) -> None:
     """Carry out `relayctl view --browser`: show what the recording or trace holds now.
 
     Until the browser has it; the page that is installed is served until SIGINT.
 
-    context: of the command view
+    context: of the command view, after check_options()
     """
-    options = context.params
-    given = {name for name in options if context.get_parameter_source(name) == ParameterSource.COMMANDLINE}
-    if options["what"] is None or given & {"follow", "lines", "json_wanted", "delay"}:
-        raise click.UsageError("--browser shows what TRACE or DIR holds now; it takes --since, --event and --if only")
-    name = "trace.pftrace"
+    options, name = context.params, "trace.pftrace"
     with ended_by_signals(name), tempfile.TemporaryDirectory(prefix="relayctl-") as directory:
         exported = os.path.join(directory, name)
         same = {name: options[name] for name in ("what", "mount", "store", "since", "patterns", "condition")}

@@ -88,13 +88,15 @@ def view(  # noqa: PLR0913, PLR0917  # an option each
         raise click.UsageError("--event can have a condition only without TRACE and DIR; here --if gives it")
     if what is None and store is not None:
         raise click.UsageError("--event alone makes a trace, which needs a mount")
+    if in_browser:
+        from relayfs_fuse.cli import browser  # noqa: PLC0415  # most views need no HTTP
+
+        browser.check_options(context)
     channel = None if what is None or is_directory else find_channel(what, mount, store)
     if channel is not None:
         refuse_options(channel, {"--event": patterns, "--if": condition, "--browser": in_browser})
     if in_browser:
-        from relayfs_fuse.cli.browser import show_in_browser  # noqa: PLC0415  # most views need no HTTP
-
-        show_in_browser(context)
+        browser.show_in_browser(context)
         return
     style = _style(json_wanted, of_records=channel is not None)
     # A trace of its own has only the events of these patterns.

@@ -220,7 +220,7 @@ def test_prepare_makes_the_buffers_before_the_first_event(store):
     assert store.events("t") == []
 
 
-def test_events_of_threads_and_children_are_all_there(store):
+def test_events_of_threads_and_children_are_there_once_or_counted_as_lost(store):
     run(
         store,
         f"""
@@ -245,16 +245,20 @@ for thread in mine: thread.join()
 for pid in children: assert os.waitpid(pid, 0)[1] == 0
 """,
     )
-    assert len(store.processes("t")) == 3
-    events = store.events("t")
+    processes = store.processes("t")
+    assert len(processes) == 3
+    events = store.events("t", may_lose=True)
     expected = {
         f"a:b: {{ who = {first + thread}, n = {n} }}"
         for first in (0, 100, 200)
         for thread in range(N_THREADS)
         for n in range(N_EVENTS)
     }
-    assert len(events) == len(expected)
-    assert set(events) == expected
+    # A thread that the kernel interrupts while it begins a sub-buffer has others on its CPU lose events.
+    lost = sum(map(store.lost, processes))
+    assert lost <= len(expected) // 10
+    assert len(events) == len(set(events)) == len(expected) - lost
+    assert set(events) <= expected
 
 
 def test_what_is_logged_becomes_events(store):
