@@ -25,9 +25,10 @@ _NS = 1_000_000_000
 _TICK_S = 0.5
 # How a record with its time is declared: native/include/relayfs/layout.h, struct relay_timed_head.
 _RECORD = EventKind(0, "relay:record", (("record", "bytes"),), True, None)
-# A clock of unknown frequency is measured from when this module was loaded, over at least this time.
+# A clock of unknown frequency is measured from when this module was loaded, over at least this time. Clocks that this
+# machine does not have are measured, too, because the memory of a channel can name any clock.
 _MEASURE_NS = 200_000_000
-_FIRST = {clock.number: read_clocks(clock.number) for clock in CLOCKS.values() if clock.is_available and not clock.freq}
+_FIRST = {clock.number: read_clocks(clock.number) for clock in CLOCKS.values() if not clock.freq}
 
 
 class Records(Closing):
