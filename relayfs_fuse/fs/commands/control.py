@@ -306,7 +306,7 @@ def _check_reserved(command: Command) -> None:
     head = HEAD_BYTES if command.options.get("times") else 0
     if command.reserved + head < subbuf_size:
         return
-    if not command.reserved or command.reserved < subbuf_size:
+    if command.reserved < subbuf_size:
         raise command.refuse(
             errno.EINVAL,
             f"times: a record has {head} bytes before it, and a sub-buffer of {subbuf_size} bytes, of which "
