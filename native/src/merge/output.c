@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-enum { FIRST_CAPACITY = 1 << 16, U64_DIGITS = 20, DOUBLE_BYTES = 32, ESCAPE_BYTES = 6 };
+enum { FIRST_CAPACITY = 1 << 16, U64_DIGITS = 20, DOUBLE_BYTES = 32 };
 
 bool relay_output_grow(struct relay_output *output, size_t n)
 {
