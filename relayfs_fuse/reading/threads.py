@@ -9,7 +9,7 @@ from contextlib import suppress
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from relayfs_fuse.tracefiles.thread_names import NAME_BYTES, THREADS_MAX
+from relayfs_fuse.tracefiles.thread_names import NAME_BYTES, THREADS_MAX, add
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -36,15 +36,13 @@ def lock_holders() -> Holders:
 
 
 def note_names(names: Names, pids: Sequence[int]) -> None:
-    """Add the names of the threads of processes; if they are too many, those seen longest ago are removed."""
+    """Add the names of the threads of processes, at most THREADS_MAX at once."""
+    found: Names = {}
     for pid in pids:
         # A process or a thread may end meanwhile, and others' may be hidden from this user.
         with suppress(OSError):
-            for ids, name in _threads(pid):
-                names.pop(ids, None)
-                names[ids] = name
-                if len(names) > THREADS_MAX:
-                    del names[next(iter(names))]
+            found.update(islice(_threads(pid), THREADS_MAX - len(found)))
+    add(names, found)
 
 
 def _threads(pid: int) -> Iterator[tuple[tuple[int, int], bytes]]:

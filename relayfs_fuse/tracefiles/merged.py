@@ -7,6 +7,7 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
 from relayfs_fuse.native.merge import EVER, EventKind, Merge, MergedProcess
+from relayfs_fuse.tracefiles.thread_names import add
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -29,13 +30,13 @@ def merge(
     identities: dict[str, int] = {}
     names: dict[str, Names] = defaultdict(dict)
     for part in parts:
-        names[part.origin.line] |= part.threads
+        add(names[part.origin.line], part.threads)
     try:
         for part in parts:
             identity = identities.setdefault(part.origin.line, len(identities))
             process = process_of(part, identity, patterns)
             number = merged.add_process(process)
-            for (vpid, tid), name in names[part.origin.line].items():
+            for (vpid, tid), name in (part.threads | names[part.origin.line]).items():
                 merged.name_thread(number, process.pid or vpid, tid, name)
             for cpu, paths in part.streams.items():
                 merged.add_files(number, cpu, paths)

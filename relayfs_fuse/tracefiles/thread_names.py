@@ -19,6 +19,15 @@ _ENTRY = re.compile(rb"(?<![^\0])(\d{1,9}) (\d{1,9}) ([^\0]{1,%d})\0" % NAME_BYT
 FILE_BYTES = THREADS_MAX * (2 * len("999999999 ") + NAME_BYTES + 1)
 
 
+def add(names: Names, more: Names) -> None:
+    """Add names to others; if these are too many then, those that were added longest ago are removed."""
+    for ids, name in more.items():
+        names.pop(ids, None)
+        names[ids] = name
+    for ids in list(names)[:-THREADS_MAX]:
+        del names[ids]
+
+
 def pack(names: Names) -> bytes:
     """Return the contents of the file."""
     return b"".join(b"%d %d %s\0" % (*ids, name) for ids, name in sorted(names.items()))

@@ -139,6 +139,14 @@ def test_names_of_threads_are_read_as_far_as_they_are_well_formed(tmp_path, reco
         recording(tmp_path)
 
 
+def test_of_too_many_names_of_threads_those_that_were_added_last_are_kept():
+    names = {(1, tid): b"old" for tid in range(thread_names.THREADS_MAX)}
+    thread_names.add(names, {(1, 0): b"new", (2, 0): b"new"})
+    assert len(names) == thread_names.THREADS_MAX
+    assert (names[1, 0], names[2, 0], names[1, 2]) == (b"new", b"new", b"old")
+    assert (1, 1) not in names
+
+
 def test_a_stream_s_files_are_in_their_order(tmp_path, recording):
     make(
         tmp_path / "p", metadata(), "cpu0", "cpu0_2", "cpu0_10", "cpu0_1", "cpu11", ".cpu3", "cpux", ".lost_before_cpu0"
