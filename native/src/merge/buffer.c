@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Following a relay buffer, of a trace or with `times`: buffer/follow.h.
+ * Reading a relay buffer for live.c, by buffer/follow.h: one of a trace, or one with `times`.
  *
- * A record with its time is an event in the form that a trace's buffer has. Its time may be wrong, because another program has written the
- * head, or because the clock differs between CPUs; then it is corrected in the copy. So no record is lost for its time.
+ * In a buffer with `times` each record, with its head (struct relay_timed_head), is an event in the format of a trace's
+ * buffer. Its time may be wrong, because any program that has the buffer mapped can overwrite the head, or because the
+ * clocks of CPUs differ. relay_packet_check() would refuse such an event, so correct_times() corrects the copy.
  */
 #include "buffer/head.h"
 #include "merge/live.h"
@@ -14,9 +15,10 @@
 struct followed_buffer {
 	struct relay_followed followed;
 	struct relay_follow follow;
-	struct relay_times times; /* traced: NULL in a buffer of a trace */
+	struct relay_times times; /* times.traced is NULL for a buffer of a trace */
 };
 
+/* Copy the position and counts to `followed`, where live.c reads them. */
 static void tell(struct followed_buffer *buffer)
 {
 	buffer->followed.number = buffer->follow.number;
@@ -25,7 +27,7 @@ static void tell(struct followed_buffer *buffer)
 	buffer->followed.lost = buffer->follow.lost;
 }
 
-/* Correct the times of the whole records of the piece. */
+/* Correct the times of all records of the piece but the last one if that was cut. */
 static void correct_times(struct followed_buffer *buffer, unsigned char *at)
 {
 	const struct relay_piece *piece = &buffer->followed.piece;

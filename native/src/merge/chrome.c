@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Chrome's trace events in JSON. What a track is to others is a thread here: that of a thread has its number, all others have numbers
- * that no thread has. Times are microseconds of CLOCK_MONOTONIC.
+ * RELAY_EXPORT_CHROME: Chrome's trace events in JSON. This format has no tracks but those of threads. So each track is
+ * written as a thread: the track of a thread with the thread's number, others with numbers that no thread has. Times are
+ * microseconds of CLOCK_MONOTONIC.
  */
 #include "merge/export.h"
 #include "merge/tracks.h"
 
 #include <stdlib.h>
 
-/* Linux has threads up to 1 << 22. */
+/* The kernel gives threads numbers up to 1 << 22. */
 enum { FIRST_TID = 5000000 };
 
 struct chrome_encoder {
@@ -102,7 +103,7 @@ static void put_event(struct relay_encoder *encoder, struct relay_output *output
 	put_microseconds(output, event->time > chrome->mono_offset ? event->time - chrome->mono_offset : 0);
 	if (mark.type == 'I')
 		relay_put_text(output, ",\"s\":\"t\"");
-	/* An end with a name would end none but a slice of that name. */
+	/* No name: viewers end the last slice then; with a name, only a slice of the same name. */
 	if (mark.type != 'E')
 		put_name(output, event, &mark);
 	put_arguments(output, event, &mark);

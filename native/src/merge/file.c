@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * A stream in files, which are read as they are mapped. A file is opened when the merge has come to its time, so a recording of more
- * processes than there may be open files can be read.
+ * The source of a stream in files, which are mapped. A file is mapped when the merge has come to its first event, so that
+ * a recording may have more streams than a process may have open files.
  *
- * A recorder may write to the last file meanwhile. It ends with an empty packet, which becomes the first of the new packets: first
- * all else is written, then its content_size, then its packet_size (relayfs_fuse/record/stream.py). So content_size is read before
- * the other fields, and a packet with events is as good as any, also if it still reaches to the end of the file.
+ * A recorder may be writing to the last file, which then ends with an empty packet. The recorder makes this packet the
+ * first of the new packets: it writes all else first, then content_size, then packet_size (relayfs_fuse/record/stream.py).
+ * So content_size is loaded before the other fields. If the loaded packet has events, it is complete, even if its
+ * packet_size still extends to the end of the file.
  */
 #define _GNU_SOURCE
 #include "base/mapping.h"
@@ -21,12 +22,12 @@
 struct file_source {
 	struct relay_source source;
 	char **paths;
-	size_t n_paths, n_read;       /* how many of them are or have been mapped */
-	struct relay_mapping mapping; /* of the file that is read; base NULL: none is */
-	uint64_t bytes, at;           /* of that file; of the next packet in it */
+	size_t n_paths, n_read;       /* n_read: how many of the files have been mapped */
+	struct relay_mapping mapping; /* of the current file; base NULL: no file is mapped */
+	uint64_t bytes, at;           /* length of this file; offset of the next packet in it */
 };
 
-/* 0: it is mapped; 1: there is nothing in it; else -errno. */
+/* Map a file. 0; 1: the file is empty; or -errno. */
 static int map_file(struct file_source *file, const char *path)
 {
 	struct stat st;
@@ -40,7 +41,7 @@ static int map_file(struct file_source *file, const char *path)
 		close(fd);
 		return err;
 	}
-	/* A descriptor is not needed, and there may be more files than descriptors. */
+	/* The mapping needs no descriptor, and there may be more files than descriptors. */
 	relay_descriptor_close(&file->mapping.file);
 	file->bytes = (uint64_t)st.st_size;
 	file->at = 0;
@@ -60,7 +61,7 @@ static bool is_head(const struct relay_packet *head, uint64_t left)
 	       head->content_size <= head->packet_size && head->packet_size / 8 <= left;
 }
 
-/* The next packet of the file that is mapped. false: there is none. */
+/* Get the next packet of the current file. false: there are no more. */
 static bool next_in_file(struct file_source *file, struct relay_source_packet *packet)
 {
 	const unsigned char *at = file->mapping.base + file->at;
@@ -69,10 +70,10 @@ static bool next_in_file(struct file_source *file, struct relay_source_packet *p
 	if (left < sizeof(packet->head))
 		return false;
 	memcpy(&content_size, at + offsetof(struct relay_packet, content_size), sizeof(content_size));
-	/* Pairs with the order in which the recorder writes: the first comment. */
+	/* Pairs with the order in which the recorder writes; see the first comment in this file. */
 	__atomic_thread_fence(__ATOMIC_ACQUIRE);
 	memcpy(&packet->head, at, sizeof(packet->head));
-	/* Loaded once: somebody may write to the file. */
+	/* Prevents a second load, which may differ, because others may write to the file. */
 	__asm__ volatile("" : : : "memory");
 	packet->head.content_size = content_size;
 	if (!is_head(&packet->head, left))
@@ -80,8 +81,8 @@ static bool next_in_file(struct file_source *file, struct relay_source_packet *p
 	packet->events = at + sizeof(packet->head);
 	packet->length = content_size / 8 - sizeof(packet->head);
 	file->at += packet->head.packet_size / 8;
-	/* An empty packet that is longer than its head and ends with the file is the room that the recorder has made for
-	 * further packets, and no packet. */
+	/* An empty packet that is longer than its head and extends to the end of the file does not count: it is room that
+	 * the recorder has made for further packets. */
 	return packet->length > 0 || packet->head.packet_size / 8 == sizeof(packet->head) || file->at < file->bytes;
 }
 
@@ -111,7 +112,7 @@ static void close_file(struct relay_source *source)
 	free(file);
 }
 
-/* When the stream begins, in ticks; 0: that cannot be told, so the merge looks at it at once. */
+/* Return the time of the first packet, in ticks; 0: it is not known, so the merge reads the stream at once. */
 static uint64_t begin_of(const char *path)
 {
 	struct relay_packet head;

@@ -7,7 +7,7 @@
 #include <errno.h>
 #include <stdlib.h>
 
-/* The condition, for the fields of one event. */
+/* The comparisons of the condition with the fields of one declared event. */
 struct resolved {
 	uint16_t first; /* as relay_condition_resolve() returns it */
 	uint16_t n;
@@ -16,7 +16,7 @@ struct resolved {
 
 struct relay_filter {
 	const struct relay_conditions *conditions;
-	struct resolved **of; /* n, by an event's id; NULL: the event did not occur so far */
+	struct resolved **of; /* n of them, by event id; NULL: no event of this id was evaluated yet */
 	size_t n;
 };
 
@@ -55,12 +55,12 @@ static bool has_place(struct relay_filter *filter, uint64_t id)
 	return true;
 }
 
-/* NULL: no memory. */
+/* Return the comparisons for an event; they are made at its first occurrence. NULL: no memory. */
 static const struct resolved *resolve(struct relay_filter *filter, uint64_t id, const struct relay_trace_event *event)
 {
 	if (!has_place(filter, id))
 		return NULL;
-	/* An id stands for the same declaration as long as the process is merged. */
+	/* The declaration of an id does not change while the process is in the merge. */
 	struct resolved *resolved = filter->of[id];
 	if (resolved)
 		return resolved;

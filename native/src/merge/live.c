@@ -1,14 +1,16 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * A stream of what programs write to (live.h). Each look copies one piece of it. The piece is checked at the next look,
- * or when the merge asks for a packet, so that the caller can read in between what the program has declared before; then it waits in
- * a queue. Looks go on while packets wait for relay_merge_limit(), because writers do not wait.
+ * The source of a buffer or ring to which programs may write (live.h). Each look() copies one piece of it. The piece is
+ * checked at the next look(), or when the merge asks for a packet, so that the caller can add the program's new
+ * declarations in between. Its events become a packet in a queue. Looks go on while packets wait in the queue for
+ * relay_merge_limit(), because writers do not wait.
  *
  * The watermark of a stream whose queue is empty:
- *   - If the last look has found nothing more, the time just before it.
- *   - Otherwise the time of the last event. This alone would let a program hold up all others by writing old times faster than they are
- *     read. But when the reader leaves the sub-buffer that was the current one at some look, or passes what was the end of a ring, it has
- *     read all that was written before that look, so the time of that look is a lower bound, too.
+ *   - If the last look() has copied all that there was, the time just before it.
+ *   - Otherwise the time of the last event, or `floor`, if that is later. Without `floor`, a program could delay the events
+ *     of all others by writing events with old times faster than they are read. raise_floor() stores the time of a look()
+ *     and the position up to which programs had written then. When the reader has passed that position, it has read all
+ *     that was written before that look(), so the stored time is a lower bound, too.
  */
 #define _GNU_SOURCE
 #include "base/clock.h"
@@ -18,14 +20,13 @@
 #include <stdlib.h>
 
 enum {
-	FIRST_ROOM = 1 << 16, /* of a piece; where an event is longer, up to ROOM_MAX */
+	FIRST_ROOM = 1 << 16, /* bytes of a piece; grow() makes it longer for a longer event, up to ROOM_MAX */
 	ROOM_MAX = 1 << 24,
-	QUEUE_MAX = 1 << 22, /* bytes that wait, from which on nothing more is copied */
-	TRIES =
-	    1000 /* looks in a row that end with -EAGAIN and do not move, after which the buffer counts as damaged */
+	QUEUE_MAX = 1 << 22, /* nothing is copied while the queue has more bytes */
+	TRIES = 1000         /* a buffer is damaged after so many looks in a row that return -EAGAIN and do not move */
 };
 
-/* Events that were checked, and a packet's head for them. */
+/* A packet in the queue: a head, and events that were checked. */
 struct chunk {
 	struct chunk *next;
 	struct relay_packet head;
@@ -39,17 +40,18 @@ struct live_source {
 	struct relay_followed *followed;
 	unsigned char *copy; /* of followed->piece, `room` bytes */
 	size_t room;
-	bool is_copied; /* it has still to be checked */
-	bool has_more;  /* the last look has not come to the end */
-	bool is_over;   /* no look finds anything any more */
+	bool is_copied; /* `copy` has a piece that is not checked yet */
+	bool has_more;  /* there was more to copy at the last look() */
+	bool is_over;   /* nothing will be copied any more: all was, or the memory is damaged */
 	uint32_t tries;
-	struct chunk *first, **last, *given; /* the queue, and what the merge reads */
-	/* In ticks. time: of the last event that was checked. looked: when the last look began. copied: after the last copy.
-	 * told: `looked` when a packet was put into the queue. */
+	struct chunk *first, **last, *given; /* the queue; the packet that the merge has */
+	/* In ticks. time: of the last event that was checked. looked: when the last look() began. copied: after the last
+	 * copy. told: `looked` when the last packet was put into the queue. */
 	uint64_t time, looked, copied, told;
-	/* In ticks: a lower bound of times to come, and what it becomes when followed->number is more than `pending_number`. */
+	/* In ticks. floor: no later event is older. pending: the value of `floor` after followed->number has exceeded
+	 * pending_number; 0: none. */
 	uint64_t floor, pending, pending_number;
-	uint64_t n_told; /* records whose loss was told */
+	uint64_t n_told; /* followed->lost in the last packet that was put into the queue */
 };
 
 static uint64_t seconds(const struct live_source *live, uint64_t n)
@@ -67,13 +69,13 @@ static void raise_floor(struct live_source *live)
 	live->pending = 0;
 	if (!followed->head(followed, &number))
 		return;
-	/* A wrong number that a program has stored would never be reached. */
+	/* If a program has stored a wrong position, the reader might never reach it. */
 	uint64_t most = followed->number + followed->ahead;
 	live->pending = live->looked;
 	live->pending_number = number < most ? number : most;
 }
 
-/* The buffer was reset since the look at `before`: what is written from then on is later. */
+/* The buffer was reset after the look() at `before`, so what is in it now was written later. */
 static void begin_anew(struct live_source *live, uint64_t before)
 {
 	live->pending = 0;
@@ -96,7 +98,8 @@ static void put(struct live_source *live, struct chunk *chunk, uint64_t begin, u
 	live->told = live->looked;
 }
 
-/* A single event is longer than the piece: have room for more of it. */
+/* Double `room`, because the piece has filled it with a part of a single event. false: the piece has not, or the event
+ * cannot be longer, or no memory. */
 static bool grow(struct live_source *live)
 {
 	size_t room = 2 * live->room;
@@ -110,7 +113,7 @@ static bool grow(struct live_source *live)
 	return true;
 }
 
-/* Check the piece and pass what is good of it. Returns its bytes. */
+/* Check the piece and pass its valid events. Returns the bytes of these. */
 static size_t pass(struct live_source *live, uint64_t begin, uint64_t latest)
 {
 	struct relay_followed *followed = live->followed;
@@ -128,7 +131,8 @@ static size_t pass(struct live_source *live, uint64_t begin, uint64_t latest)
 	return checked.good_bytes;
 }
 
-/* Check the piece that was copied, and put it into the queue. false: there is no memory for it, now. */
+/* Check the piece that was copied, if there is one, and put its events into the queue. false: there is no memory, and the
+ * next call tries it again. */
 static bool settle(struct live_source *live)
 {
 	struct relay_event_head first;
@@ -140,10 +144,10 @@ static bool settle(struct live_source *live)
 		return !live->is_copied;
 	live->is_copied = false;
 	size_t length = pass(live, begin, latest);
-	/* Small packets do not keep the memory of large ones. */
+	/* A packet of few events should not keep the memory of the whole piece. */
 	struct chunk *small = realloc(chunk, sizeof(*chunk) + length);
 	chunk = small ? small : chunk;
-	/* Losses are told at the packet's begin: the time of the event before which they were seen. */
+	/* The packet begins with its first event, so losses that were found before get the time of this event. */
 	if (length && relay_read_head(live->copy, length, begin, &first))
 		put(live, chunk, first.time, live->time, length);
 	else
@@ -151,7 +155,7 @@ static bool settle(struct live_source *live)
 	return true;
 }
 
-/* Losses without events are told once a second, and at the end. */
+/* Put a packet without events into the queue if there are new losses and the last packet is a second old, or at the end. */
 static void tell_losses(struct live_source *live)
 {
 	uint64_t looked = live->traced->is_past ? 0 : live->looked;
@@ -162,7 +166,7 @@ static void tell_losses(struct live_source *live)
 		put(live, chunk, now, now, 0);
 }
 
-/* A look would find something, and there is room for it. */
+/* Update is_behind: another look() would copy more, and the queue has room for it. */
 static void note_behind(struct live_source *live)
 {
 	live->source.is_behind = live->has_more && live->source.queued < QUEUE_MAX;

@@ -1,15 +1,17 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * A tree of losers. Each stream is a leaf; each node has the later one of the two that met there, and the first one of all is the
- * winner. When the winner's stream has gone on to its next event only the nodes above its leaf change:
+ * The merge is a tree of losers, in which streams are compared by their next events. Each stream is a leaf. Two streams
+ * meet at each node: the one with the later event stays there, the other one goes on to the node above. The last one is
+ * the winner, whose event is returned. When the winner's stream has advanced, only the nodes above its leaf change:
  *
  *                 winner 3 (stream 2)                 streams      0  1  2  3
  *                   node 1:  5 (1)                    next event   7  5  3  9
  *             node 2:  7 (0)   node 3:  9 (3)
  *
- * What is compared is a key, time << 64 | is an event << 32 | number of the stream. The key of a stream that is empty has its
- * watermark for a time. It comes before the events of that time, since one more may still come. When such a stream wins it is asked
- * again. If nothing has changed by then, no event of another one can be given out either.
+ * The key that is compared is time << 64 | is_event << 32 | number of the stream. The time in the key of an empty stream is
+ * its watermark. Such a key is less than those of events with this time, because the stream may still get an event with
+ * this time. When an empty stream wins, it is advanced. If it is still empty and wins again, no event of another stream can
+ * be returned either.
  */
 #define _GNU_SOURCE
 #include "merge/merge.h"
@@ -23,7 +25,8 @@
 typedef unsigned __int128 merge_key;
 static const merge_key ENDED = ~(merge_key)0;
 static const uint64_t IS_EVENT = 1ull << 32;
-/* Bytes that wait in all streams together, from which on only those are looked at that hold up the others. */
+/* While the packets that wait in all streams have more bytes together, only streams without such packets are read: the
+ * others wait for these. */
 static const size_t QUEUED_MAX = 64 << 20;
 
 struct relay_merge {
@@ -34,7 +37,7 @@ struct relay_merge {
 	merge_key winner;
 	bool is_built;             /* the tree, since the last stream was added */
 	struct relay_stream *last; /* whose event was given out by the last call */
-	uint64_t round; /* in a round, which a NULL of relay_merge_next() ends, each empty stream is asked once */
+	uint64_t round; /* ends when relay_merge_next() returns NULL; in a round, each empty stream is advanced once */
 	uint64_t since, until, limit;
 	bool takes_no_buffers;
 	struct relay_conditions *conditions; /* the first one is the merge's; NULL: there is none */
@@ -91,8 +94,8 @@ int relay_merge_set_condition(struct relay_merge *merge, const struct relay_cond
 	return 0;
 }
 
-/* Return an array of n pointers with room for one more: it is doubled when n is a power of two. NULL: no memory; the array is
- * unchanged. */
+/* Return an array of n pointers with room for one more; it is doubled when n is a power of two. NULL: no memory, and the
+ * array is unchanged. */
 static void *with_room(void *array, uint32_t n)
 {
 	return n & (n - 1) ? array : reallocarray(array, n ? 2 * (size_t)n : 1, sizeof(void *));
@@ -114,7 +117,7 @@ int relay_merge_add_process(struct relay_merge *merge, const struct relay_merge_
 	}
 	traced->filter = filter;
 	uint32_t number = 0;
-	/* One may have been removed. */
+	/* The first number that is free, because its process was removed. */
 	while (number < merge->n_processes && merge->processes[number])
 		number++;
 	merge->processes[number] = traced;
@@ -184,7 +187,7 @@ int relay_merge_add_source(struct relay_merge *merge, int process, uint32_t cpu,
 
 /* --- the tree --- */
 
-/* A stream has a new key: let it meet those above its leaf. */
+/* Update the nodes above the leaf of a stream whose key has changed. */
 static void play(struct relay_merge *merge, const struct relay_stream *stream)
 {
 	merge_key key = key_of(stream);
@@ -197,7 +200,8 @@ static void play(struct relay_merge *merge, const struct relay_stream *stream)
 	merge->winner = key;
 }
 
-/* The winner below a node. The tree is as deep as the number of streams has bits. */
+/* Fill in a node and all nodes below it, and return the winner there. The depth of the recursion is the number of bits of
+ * n_streams. */
 static merge_key build(struct relay_merge *merge, size_t node)
 {
 	if (node >= merge->n_streams)
@@ -207,7 +211,7 @@ static merge_key build(struct relay_merge *merge, size_t node)
 	return left < right ? left : right;
 }
 
-/* --- giving out --- */
+/* --- the next event --- */
 
 static const struct relay_event *give_out(struct relay_merge *merge, struct relay_stream *stream)
 {
@@ -247,7 +251,7 @@ const struct relay_event *relay_merge_next(struct relay_merge *merge)
 	return NULL;
 }
 
-/* --- streams that are not written to the end yet --- */
+/* --- streams to which programs may write --- */
 
 uint64_t relay_merge_look(struct relay_merge *merge, bool consumes)
 {
@@ -315,7 +319,7 @@ struct relay_layouts *relay_merge_layouts(struct relay_merge *merge, int process
 	const struct relay_traced *traced = relay_merge_process(merge, process);
 	for (uint32_t i = 0; traced && i < merge->n_streams; i++)
 		if (merge->streams[i]->traced == traced)
-			merge->streams[i]->cursor.layout = NULL; /* it may move */
+			merge->streams[i]->cursor.layout = NULL; /* the caller may add layouts, which moves it */
 	return traced ? traced->layouts : NULL;
 }
 

@@ -5,27 +5,29 @@
 
 #include "merge/stream.h"
 
-/* Add a stream whose packets come from `source`, of which nothing older than `watermark` (ticks) comes. The source is closed with
- * the merge, also after an error. 0, -ENOMEM or -EINVAL. */
+/* Add a stream whose packets come from `source`, and have no event older than `watermark`, in ticks. source->close() is
+ * called when the stream is freed, also after an error. 0; -ENOMEM; -EINVAL: there is no such process, or
+ * relay_merge_takes_no_buffers() was called and the source is a buffer. */
 int relay_merge_add_source(struct relay_merge *merge, int process, uint32_t cpu, struct relay_source *source,
                            uint64_t watermark);
 
-/* From now on buffers that may be written to are refused. false: there is one already. */
+/* Refuse buffers and rings from now on. false: the merge has one already. */
 bool relay_merge_takes_no_buffers(struct relay_merge *merge);
 
-/* NULL: there is no such process. */
+/* Return a process by its number. NULL: there is no such process. */
 const struct relay_traced *relay_merge_process(const struct relay_merge *merge, int process);
 
 /*
- * The next event, valid until the next call: of those with the same time, first the one of the stream that was added first.
- * NULL: all streams have ended; or an empty stream may still get an event older than those of all others; or the next event is later
- * than relay_merge_limit() says.
+ * Return the next event, valid until the next call. Of events with the same time, that of the stream that was added first
+ * is returned first. NULL: all streams have ended; or a stream is empty and may still get an event that is older than the
+ * next ones of all others; or the next event is later than relay_merge_limit() allows.
  *
- * An event older than one that was given out before (its stream was added late, or has broken its word) is given out at once.
+ * An event that is older than an earlier one, because its stream was added late or had returned too late a watermark, is
+ * returned at once.
  */
 const struct relay_event *relay_merge_next(struct relay_merge *merge);
 
-/* All streams have ended. */
+/* True if all streams have ended, and all their events were returned. */
 bool relay_merge_is_ended(const struct relay_merge *merge);
 
 #endif

@@ -92,8 +92,8 @@ static const char *name_of(double number)
 	return number < 0 ? "-Infinity" : "Infinity";
 }
 
-/* Put a number that is no integer, and that at most nine decimals and 15 digits tell from all others. Return false for other
- * numbers. printf("%.15g") would put the same, but takes half a microsecond. */
+/* Write a number that is not an integer and that nine decimals, and 15 digits in all, distinguish from all others. false:
+ * it is none of these. printf("%.15g") would write the same, but takes half a microsecond. */
 static bool put_decimals(struct relay_output *output, double number)
 {
 	const double scale = 1e9, most = 1e15, least = 1e-4;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Bytes that are to be written, which grow; and how values are written as text. */
+/* A growing array of bytes to be output, and functions that append values as text. */
 #ifndef RELAYFS_MERGE_OUTPUT_H
 #define RELAYFS_MERGE_OUTPUT_H
 
@@ -11,10 +11,10 @@
 struct relay_output {
 	char *at;
 	size_t length, capacity;
-	bool has_failed; /* there was no memory for all of it */
+	bool has_failed; /* there was no memory, and something is missing */
 };
 
-/* Have room for `n` more bytes; false: there is none, and what is put is dropped. */
+/* Make room for `n` more bytes. false: no memory; has_failed is set. */
 bool relay_output_grow(struct relay_output *output, size_t n);
 
 static inline bool relay_output_has_room(struct relay_output *output, size_t n)
@@ -44,32 +44,33 @@ static inline void relay_put_text(struct relay_output *output, const char *text)
 void relay_put_u64(struct relay_output *output, uint64_t number);
 void relay_put_i64(struct relay_output *output, int64_t number);
 
-/* With leading zeros, `digits` of them. */
+/* With leading zeros, so that there are at least `digits` digits. */
 void relay_put_padded(struct relay_output *output, uint64_t number, unsigned digits);
 
-/* 0x and upper-case digits, without leading zeros. */
+/* As 0x and upper-case hexadecimal digits, without leading zeros. */
 void relay_put_hex(struct relay_output *output, uint64_t number);
 
-/* Two lower-case digits a byte. */
+/* Each byte as two lower-case hexadecimal digits. */
 void relay_put_bytes(struct relay_output *output, const unsigned char *data, size_t length);
 
-/* As few digits as tell the double, or float, from all others. What is no finite number is put between two `quote`. */
+/* With enough digits to distinguish the double (is_single: the float) from all others. NaN and infinities are words between
+ * two `quote`. */
 void relay_put_double(struct relay_output *output, double number, bool is_single, const char *quote);
 
 enum relay_escapes {
-	RELAY_ESCAPE_INVALID, /* only what is no UTF-8, as \xNN, as everywhere */
-	RELAY_ESCAPE_JSON,    /* what JSON wants; \xNN is written \\xNN */
-	RELAY_ESCAPE_TEXT,    /* quotes, backslashes, and what a terminal would not show but do */
-	RELAY_ESCAPE_LINE     /* the same without quotes */
+	RELAY_ESCAPE_INVALID, /* bytes that are not UTF-8, as \xNN; all others escape these, too */
+	RELAY_ESCAPE_JSON,    /* the characters that JSON requires; \xNN is written \\xNN */
+	RELAY_ESCAPE_TEXT,    /* quotes, backslashes, and control characters, which would change the terminal */
+	RELAY_ESCAPE_LINE     /* as RELAY_ESCAPE_TEXT, except quotes */
 };
 
 /* True if all of it is UTF-8. */
 bool relay_is_utf8(const void *data, size_t length);
 
-/* In base64. */
+/* Write bytes in base64. */
 void relay_put_base64(struct relay_output *output, const unsigned char *data, size_t length);
 
-/* A string, without quotes around it. The result is UTF-8, whatever the string is. */
+/* Write a string without quotes around it. The output is always UTF-8. */
 void relay_put_string(struct relay_output *output, const void *data, size_t length, enum relay_escapes escapes);
 
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Events that a merge gives out become packets again, of each stream those that it gives out at one call. Each head of an event is made
- * anew: a head of 8 bytes has the low bits of the time, to which those of the packet's begin belong.
+ * Making packets of the events that a merge returns. A packet has the events of one stream. Each event gets a new head: the
+ * usual head of 8 bytes has only the low bits of the time, and readers take the high bits from the packet's begin.
  */
 #define _GNU_SOURCE
 #include "base/clock.h"
@@ -11,7 +11,7 @@
 #include <errno.h>
 #include <stdlib.h>
 
-/* Bytes of a packet, unless a single event is longer; and of all packets that are made at once. */
+/* A packet, or all packets of one relay_packets_gather(), get no further events when they have so many bytes. */
 enum { PACKET_BYTES = 1 << 18, ALL_BYTES = 1 << 22 };
 static const uint64_t NS = 1000000000;
 
@@ -22,9 +22,9 @@ struct packet {
 
 struct relay_packets {
 	struct relay_merge *merge;
-	struct packet *at; /* n of them, in the order in which they were begun */
+	struct packet *at; /* n of them, in the order of their first events */
 	size_t n, capacity, n_told;
-	size_t *of_stream; /* by the number of a stream: 1 + the place of its last packet; 0: it has none */
+	size_t *of_stream; /* by the number of a stream: 1 + the index of its last packet; 0: it has none */
 	size_t n_streams, bytes;
 	bool has_failed;
 };
@@ -62,12 +62,12 @@ static uint64_t ticks_in(const struct relay_traced *traced, uint64_t ns)
 	return ticks < UINT64_MAX ? (uint64_t)ticks : UINT64_MAX;
 }
 
-/* A tick at which it is `time` or hardly later. */
+/* Return the tick of a time; if it is between two ticks, the later one. */
 static uint64_t ticks_at(const struct relay_traced *traced, uint64_t time)
 {
 	uint64_t base = relay_traced_time(traced, 0), ns = time > base ? time - base : 0;
 	uint64_t ticks = ticks_in(traced, ns);
-	/* relay_traced_time() is less than 1 ns too early. */
+	/* relay_traced_time() rounds down, by less than 1 ns. */
 	return relay_traced_time(traced, ticks) < time ? ticks_in(traced, ns + 1) : ticks;
 }
 
@@ -85,7 +85,7 @@ static bool has_place(struct relay_packets *packets, size_t stream)
 	return true;
 }
 
-/* Begin a packet at `ticks`. NULL: no memory. */
+/* Append a packet that begins at `ticks`. NULL: no memory. */
 static struct packet *begin(struct relay_packets *packets, const struct relay_stream *stream, uint64_t ticks)
 {
 	if (packets->n == packets->capacity) {
@@ -103,7 +103,8 @@ static struct packet *begin(struct relay_packets *packets, const struct relay_st
 	return packet;
 }
 
-/* The packet into which an event of `ticks` goes. Losses are told where a packet begins. NULL: no memory. */
+/* Return the packet for an event at `ticks`. A loss begins a new packet, because packets count the events that were lost
+ * before them. NULL: no memory. */
 static struct packet *packet_for(struct relay_packets *packets, const struct relay_event *event, uint64_t ticks)
 {
 	const struct relay_stream *stream = event->stream;
@@ -132,7 +133,7 @@ static void put_event(struct packet *packet, const struct relay_event *event, ui
 	packet->told.n_events++;
 }
 
-/* false: no memory. */
+/* Add an event or a loss to a packet. false: no memory. */
 static bool take(struct relay_packets *packets, const struct relay_event *event, uint64_t floor)
 {
 	const struct relay_stream *stream = event->stream;
@@ -155,7 +156,7 @@ int relay_packets_gather(struct relay_packets *packets, uint64_t floor)
 	const struct relay_event *event = NULL;
 	if (packets->of_stream)
 		forget(packets);
-	/* After an event that was taken in part, its stream cannot be continued. */
+	/* The packet of the stream for which there was no memory may be incomplete. */
 	if (packets->has_failed)
 		return -ENOMEM;
 	while (packets->bytes < ALL_BYTES && (event = relay_merge_next(packets->merge)))

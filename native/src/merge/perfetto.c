@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * A Perfetto trace: TracePackets in protobuf (protos/perfetto/trace in Perfetto's sources). Sequence 1 has the clocks and the descriptors of
- * tracks; each stream is a sequence of its own, on which the names of events and of their fields are interned. After a loss a
- * sequence says so, and begins anew.
+ * RELAY_EXPORT_PERFETTO: a Perfetto trace, TracePackets in protobuf (protos/perfetto/trace in Perfetto's sources). The
+ * packets of sequence 1 have the clocks and the descriptors of tracks. The packets of each stream are a sequence of their
+ * own, on which the names of events and fields are interned. After a loss the sequence begins again, with
+ * previous_packet_dropped.
  *
- * Times are ns of CLOCK_MONOTONIC. CLOCK_BOOTTIME is not recorded: it is said to be the same, as it is until the machine is
- * suspended.
+ * Times are ns of CLOCK_MONOTONIC. Traces do not record CLOCK_BOOTTIME; it is written as equal to CLOCK_MONOTONIC, from
+ * which it differs by the time for which the machine was suspended.
  */
 #include "merge/export.h"
 #include "merge/tracks.h"
@@ -41,10 +42,10 @@ enum { ANNOTATION_IID = 1, ANNOTATION_UINT = 3, ANNOTATION_INT = 4, ANNOTATION_D
 enum { ANNOTATION_POINTER = 7, ANNOTATION_NAME = 10, ANNOTATION_DICTIONARY = 11, ANNOTATION_ARRAY = 12 };
 enum { TYPE_BEGIN = 1, TYPE_END = 2, TYPE_INSTANT = 3, TYPE_COUNTER = 4 };
 
-/* What was written on a stream's sequence. */
+/* The state of a stream's sequence. */
 struct sequence {
 	bool is_begun;
-	uint64_t *interned; /* a bit for each event of the process whose names were */
+	uint64_t *interned; /* a bit for each event of the process, set if its names are interned */
 };
 
 struct perfetto_encoder {
@@ -80,7 +81,7 @@ static void put_double(struct relay_output *output, uint32_t field, double numbe
 	relay_put(output, &number, sizeof(number));
 }
 
-/* A message, or what else has a length. Returns what end_message() wants to know. */
+/* Begin a field with a length, such as a message. Returns the argument `begin` of end_message(). */
 static size_t begin_message(struct relay_output *output, uint32_t field)
 {
 	put_varint(output, field << TAG_BITS | WIRE_LENGTH);
@@ -88,7 +89,7 @@ static size_t begin_message(struct relay_output *output, uint32_t field)
 	return output->length;
 }
 
-/* Write its length, which mostly fits into the byte that is there for it. */
+/* Store the length of a message in the byte that begin_message() has left for it, and make room if it takes more. */
 static void end_message(struct relay_output *output, size_t begin)
 {
 	const size_t length = output->length - begin;
@@ -98,7 +99,8 @@ static void end_message(struct relay_output *output, size_t begin)
 		output->at[begin - 1] = (char)length;
 		return;
 	}
-	/* The length is put after the message, which shows how many bytes it takes; then the message makes room for it. */
+	/* The length is first written behind the message, to know how many bytes it takes. Then the message is moved, and
+	 * the length is copied to its place. */
 	put_varint(output, length);
 	const size_t more = output->length - begin - length;
 	unsigned char bytes[VARINT_BYTES];
@@ -203,7 +205,7 @@ static struct sequence *sequence_of(struct perfetto_encoder *perfetto, const str
 	return sequence->interned ? sequence : NULL;
 }
 
-/* A sequence begins, or does so again because events are lost. */
+/* Begin a sequence, or begin it again because events were lost. */
 static void begin_sequence(struct relay_output *output, struct sequence *sequence, const struct relay_event *event)
 {
 	memset(sequence->interned, 0, (event->stream->traced->layouts->n / 64 + 1) * sizeof(*sequence->interned));
@@ -218,7 +220,7 @@ static void begin_sequence(struct relay_output *output, struct sequence *sequenc
 
 /* --- events --- */
 
-/* A name with its number; `before` and a colon stand before it, unless that is NULL. */
+/* Intern a name, after `before` and a colon if `before` is not NULL, with the number iid. */
 static void put_interned(struct relay_output *output, uint32_t field, uint64_t iid, const char *before,
                          const char *name)
 {
@@ -234,7 +236,7 @@ static void put_interned(struct relay_output *output, uint32_t field, uint64_t i
 	end_message(output, entry);
 }
 
-/* Numbers of names: of an event, and of a field, no two of which are the same in a process. */
+/* The numbers of interned names, of an event and of its fields; no two events of a process have the same. */
 static uint64_t iid_of(const struct relay_trace_event *declared)
 {
 	return declared->id + 1;
@@ -303,7 +305,7 @@ static void put_value(struct relay_output *output, const struct relay_value *val
 	}
 }
 
-/* One that is in so many structs. */
+/* Begin an annotation that is in `depth` structs. */
 static size_t begin_annotation(struct relay_output *output, uint32_t depth)
 {
 	return begin_message(output, depth ? ANNOTATION_DICTIONARY : EVENT_ANNOTATION);

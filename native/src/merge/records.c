@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The records of a channel with `times`: each as a line of its own bytes, with a newline if it does not end with one; or as an object a line:
+ * RELAY_EXPORT_RECORDS: the bytes of each record, and a newline if they do not end with one.
+ * RELAY_EXPORT_RECORDS_JSON: an object a line:
  *
  *     {"ns":1700000000123456789,"cpu":0,"record":"the text\n"}
  *     {"ns":1700000000123456790,"cpu":1,"base64":"AP8="}                                      a record that is no UTF-8
  *     {"ns":1700000000123456791,"cpu":1,"lost":3,"since":1700000000123456789}
  *
- * Among lines a loss is one that begins with "# ", and so is a line before each record that is older than one before it, as with "late":true
- * in an object.
+ * With options.marks_late, an object has "late":true if its record is older than one that was output before it. In
+ * RELAY_EXPORT_RECORDS, lines that begin with "# " report losses, and precede late records.
  */
 #include "merge/export.h"
 

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Following a ring with `times` (ring/follow.h). Its records become events in the form that a relay buffer with `times` has. A record that
- * is longer than the room is copied in part, and again when live.c has made the room larger.
+ * Reading a ring with `times` for live.c, by ring/follow.h. copy() puts a struct relay_timed_head before each record, which
+ * makes it an event as in a relay buffer with `times`. A record that is longer than the room for the piece is copied in
+ * part, and copied again when grow() in live.c has made the room larger.
  */
 #include "merge/live.h"
 #include "ring/follow.h"
@@ -13,11 +14,12 @@ struct followed_ring {
 	struct relay_followed followed;
 	struct relay_ring_follow follow;
 	struct relay_times times;
-	struct relay_ring_copy cut; /* of the piece, if that is only the first part of a record */
-	bool is_cut;
-	uint64_t n_left; /* records that were too long */
+	bool is_cut; /* the piece is the first part of the record `cut` */
+	struct relay_ring_copy cut;
+	uint64_t n_left; /* records that leave() has skipped */
 };
 
+/* Copy the position and the count to `followed`, where live.c reads them. */
 static void tell(struct followed_ring *ring)
 {
 	ring->followed.number = ring->follow.counts.position;
@@ -32,7 +34,8 @@ static void put_head(unsigned char *to, uint64_t time, size_t length)
 	memcpy(to, &head, sizeof(head));
 }
 
-/* Copy records until there are no more, or no more room. Returns as relay_ring_follow_copy() for the last one. */
+/* Copy whole records until there are no more, or no more room; or the first part of one. Returns the last result of
+ * relay_ring_follow_copy(). */
 static int copy_records(struct followed_ring *ring, unsigned char *to, size_t size)
 {
 	struct relay_piece *piece = &ring->followed.piece;
@@ -72,7 +75,7 @@ static int copy(struct relay_followed *followed, void *to, size_t size)
 	return followed->piece.length ? 1 : result;
 }
 
-/* copy() has passed whole records. */
+/* Does nothing, because copy() has passed the whole records of the piece already. */
 static void pass(struct relay_followed *followed, size_t bytes, uint64_t n_events)
 {
 	(void)followed;
@@ -98,7 +101,7 @@ static int end(struct relay_followed *followed)
 
 static bool head(struct relay_followed *followed, uint64_t *number)
 {
-	/* So that it is passed when all is read that was reserved by now. */
+	/* 1 less than the end of all reservations, because a position counts as passed only when the reader's exceeds it. */
 	*number = relay_ring_reserved(((struct followed_ring *)followed)->follow.ring) - 1;
 	return true;
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Packets become events. A packet's head says how many events the stream had lost up to the packet's end; where that is more than
- * the packet before said, a loss is given out in the place of an event, with the time at which the packet begins: mostly events are
- * lost while there is no room for one.
+ * Making events of packets. events_discarded in a packet's head counts the events that the stream had lost up to the
+ * packet's end. If it is more than in the packet before, a loss precedes the packet's events (struct relay_event, lost).
+ * Its time is that of the packet's begin, because events are usually lost while there is no room for a new packet.
  */
 #define _GNU_SOURCE
 #include "merge/stream.h"
@@ -20,7 +20,7 @@ static bool is_in_context(const struct relay_layouts *layouts, int32_t at)
 	return at < 0 || (uint32_t)at + CONTEXT_WORD <= layouts->context_bytes;
 }
 
-/* NS / freq as mult / 2^shift, of which mult has all its 64 bits: so the error is less than a tick. */
+/* Store NS / freq as mult / 2^shift, with a mult of 64 significant bits, so that the error is less than a tick. */
 static void set_clock(struct relay_traced *traced, uint64_t freq, uint64_t offset_s, uint64_t offset)
 {
 	unsigned __int128 quotient = ((unsigned __int128)NS << 64) / freq;
@@ -54,7 +54,7 @@ int relay_traced_init(struct relay_traced *traced, const struct relay_merge_proc
 	                                .freq = process->freq,
 	                                .clock = process->clock,
 	                                .is_past = process->is_past};
-	/* So that whoever knows more of events can find it by a number. */
+	/* perfetto.c uses this number for a bit of each event, and for its names. */
 	for (size_t i = 0; i < process->layouts->n; i++)
 		if (process->layouts->at[i].event)
 			process->layouts->at[i].event->id = i;
@@ -156,7 +156,7 @@ static bool meets_condition(const struct relay_stream *stream)
 	return takes > 0;
 }
 
-/* Go on in the packet. false: at its end, or at what is no event. */
+/* Go on to the next event of the packet. false: there are no more, or the rest of the packet is not valid. */
 static bool next_in_packet(struct relay_stream *stream)
 {
 	struct relay_event_cursor *cursor = &stream->cursor;
@@ -184,7 +184,7 @@ static bool next_in_packet(struct relay_stream *stream)
 	return false;
 }
 
-/* Take a packet. true: there is a loss to be given out before its events. */
+/* Begin a packet. true: stream->event is a loss that comes before its events. */
 static bool enter(struct relay_stream *stream, const struct relay_source_packet *packet)
 {
 	const struct relay_packet *head = &packet->head;

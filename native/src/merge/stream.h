@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * One stream of events: what a process wrote on a CPU. A source gives its packets, be they in a file or copied from a buffer; here
- * they become events.
+ * One stream of events: those of a process, or of several that share buffers, on a CPU. A source (struct relay_source)
+ * returns the packets of the stream, from files or from a buffer; relay_stream_advance() makes events of them.
  */
 #ifndef RELAYFS_MERGE_STREAM_H
 #define RELAYFS_MERGE_STREAM_H
@@ -10,42 +10,42 @@
 
 #include <relayfs/merge.h>
 
-/* What a source has to say, if it is no -errno. */
+/* What relay_source.next() returns, if not -errno. */
 enum relay_source_state {
 	RELAY_SOURCE_ENDED = 0,
-	RELAY_SOURCE_PACKET = 1, /* a packet: valid until the next call */
-	RELAY_SOURCE_EMPTY = 2   /* none now, and nothing older than `watermark` will come */
+	RELAY_SOURCE_PACKET = 1, /* there is a packet, which is valid until the next call */
+	RELAY_SOURCE_EMPTY = 2   /* there is none now; later ones have no event older than `watermark` */
 };
 
 struct relay_source_packet {
 	struct relay_packet head;
-	const unsigned char *events; /* what follows the head */
+	const unsigned char *events; /* `length` bytes, which follow the head */
 	size_t length;
 	uint64_t watermark; /* in ticks of the process's clock */
-	bool has_told;      /* RELAY_SOURCE_EMPTY: all losses up to the watermark were in packets */
+	bool has_told;      /* of RELAY_SOURCE_EMPTY: the packets so far have counted all losses up to the watermark */
 };
 
-/* Where packets come from: the first member of struct file_source (file.c) and of struct buffer_source (buffer.c). The members after
- * `close` are of sources that are still written to, and 0 otherwise. */
+/* Where packets come from: the first member of struct file_source (file.c) and of struct live_source (live.c). The members
+ * after `close` are for buffers to which programs may write; in a struct file_source they are 0. */
 struct relay_source {
 	int (*next)(struct relay_source *source, struct relay_source_packet *packet);
 	void (*close)(struct relay_source *source);
 	void (*look)(struct relay_source *source, bool consumes); /* see relay_merge_look() */
-	uint64_t begin;     /* ticks: since then losses are told; 0: since the first packet */
+	uint64_t begin;     /* ticks: from then on losses are counted; 0: from the first packet on */
 	bool is_finished;   /* nothing will be written any more */
 	bool is_behind;     /* a look would find something, and there is room for it */
-	int error;          /* why it has ended early */
+	int error;          /* -errno, with which it has ended early; 0 */
 	size_t queued;      /* bytes of packets that wait */
 	uint64_t n_damaged; /* pieces with bytes that are no events */
 };
 
-/* The name of a thread, which no event has. */
+/* The name of a thread; events have only its number. */
 struct relay_thread_name {
 	uint32_t pid, tid;
 	char *name;
 };
 
-/* A process that is merged. */
+/* A process of a merge; see struct relay_merge_process. */
 struct relay_traced {
 	char *name;
 	uint32_t identity, pid;
@@ -57,30 +57,32 @@ struct relay_traced {
 	/* Of its clock: time = base + (ticks * mult >> shift) */
 	uint64_t base, mult, freq;
 	uint32_t shift;
-	uint32_t clock; /* enum relay_timestamp; 0: it is not looked at while it is written */
+	uint32_t clock; /* enum relay_timestamp; 0: all its streams are files */
 	bool is_past;
 };
 
-/* 0, -EINVAL or -ENOMEM, when nothing is kept. */
+/* 0; -EINVAL or -ENOMEM: `traced` refers to no memory then, and the caller still owns process->layouts. */
 int relay_traced_init(struct relay_traced *traced, const struct relay_merge_process *process);
 void relay_traced_free(struct relay_traced *traced);
 
-/* Add the name of a thread: 0 or -ENOMEM. Get it: "": it is not known. */
+/* Add the name of a thread. 0 or -ENOMEM. */
 int relay_traced_name_thread(struct relay_traced *traced, uint32_t pid, uint32_t tid, const char *name);
+/* Return the name of a thread; "": it is not known. */
 const char *relay_traced_thread_name(const struct relay_traced *traced, uint32_t pid, uint32_t tid);
 
 uint64_t relay_traced_time(const struct relay_traced *traced, uint64_t ticks);
 
 struct relay_stream;
 
-/* An event; or, with `lost`, that so many were lost between `since` and the time. Valid until the stream's next one. */
+/* An event; or, if `lost` is not 0, a loss: so many events were lost between the times `since` and `time`. Valid until
+ * relay_stream_advance() is called again. */
 struct relay_event {
 	uint64_t time;
 	const struct relay_stream *stream;
 	const struct relay_trace_event *declared;
 	const unsigned char *context, *fields, *end;
 	uint64_t lost, since;
-	bool is_late;     /* the merge had given out a later one */
+	bool is_late;     /* the merge has given out a later event before */
 	bool has_structs; /* of its fields, some are in structs */
 };
 
@@ -91,41 +93,41 @@ struct relay_stream {
 	uint32_t cpu, number;
 	struct relay_source *source;
 	struct relay_event_cursor cursor;
-	struct relay_event event; /* the next one, or, while it is empty, the watermark as its time */
+	struct relay_event event; /* the next one; while the stream is empty, `time` is the watermark */
 	enum relay_stream_state state;
-	bool has_packets;                /* there was one */
+	bool has_packets;                /* the source has returned one, or has a `begin` */
 	uint64_t discarded, last_end;    /* as the last packet said */
-	uint64_t since, until, round;    /* `round`: in which the merge asked it last */
+	uint64_t since, until, round;    /* round: relay_merge.round when it was last advanced while empty */
 	struct relay_merge_stats *stats; /* of the merge; events are counted there */
 };
 
-/* Go on to the next event; or look again, if the stream is empty. */
+/* Go on to the next event; if the stream is empty, ask the source for a packet again. */
 void relay_stream_advance(struct relay_stream *stream);
 
-/* Whose an event is: the process, and 0 or the thread. */
+/* Return the number of the process, or of the thread, that has written the event; 0: the event does not have it. */
 uint32_t relay_event_pid(const struct relay_event *event);
 uint32_t relay_event_tid(const struct relay_event *event);
 
-/* The word for its level; NULL: it has none. */
+/* Return the word for the level of an event; NULL: it has no level. */
 const char *relay_event_level(const struct relay_event *event);
 
 /* --- fields --- */
 
-/* The fields of an event, one after the other. */
+/* The position of relay_fields_next() in the fields of an event. */
 struct relay_fields {
 	const struct relay_trace_event *declared;
 	const struct relay_trace_field *field, *last;
 	const unsigned char *at, *end;
-	const char *before; /* the name of the last one; "": there was none */
-	uint32_t depth;     /* in how many structs it is */
-	bool has_structs;   /* names may have dots */
+	const char *before; /* the name of the previous field; "": there was none */
+	uint32_t depth;     /* the number of structs that the previous field is in */
+	bool has_structs;   /* some names have dots */
 };
 
 struct relay_value {
-	const char *name;                    /* also of the structs that it is in, with a dot behind each */
-	const char *own_name;                /* the same without these */
-	const char *begun;                   /* names of structs that begin with it, up to own_name */
-	uint32_t n_ended;                    /* structs that have ended before it, and before these begin */
+	const char *name;     /* of the field, after the names of its structs, each with a dot behind it */
+	const char *own_name; /* the last part of `name` */
+	const char *begun;    /* the part of `name` up to own_name: structs whose first field this is */
+	uint32_t n_ended;     /* structs of the previous field that this one is not in */
 	const struct relay_field_type *type; /* of an array or a sequence: of each of its numbers */
 	const char *label;                   /* of an enum; NULL: its value has none */
 	bool is_array;                       /* also: a sequence */
@@ -140,11 +142,11 @@ struct relay_value {
 
 struct relay_fields relay_event_fields(const struct relay_event *event);
 
-/* One of the numbers of an array. */
+/* Return one of the numbers of an array. */
 struct relay_value relay_array_at(const struct relay_value *array, size_t i);
 
-/* The next one of the structs that begin with a value: return its name, and its length in *length. NULL: there is none left. `at`:
- * value->begun, and then kept by this function. */
+/* Return the name of the next struct whose first field this is, from the outermost one on; *length receives the name's
+ * length. *at is value->begun at the first call; this function advances it. NULL: there are no more. */
 static inline const char *relay_struct_next(const struct relay_value *value, const char **at, size_t *length)
 {
 	const char *name = *at;
@@ -155,7 +157,7 @@ static inline const char *relay_struct_next(const struct relay_value *value, con
 	return name;
 }
 
-/* false: there is none left; fields->depth structs end then. */
+/* Get the next field. false: there are no more, and the last fields->depth structs end here. */
 bool relay_fields_next(struct relay_fields *fields, struct relay_value *value);
 
 #endif

@@ -1,18 +1,19 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * A line an event:
+ * RELAY_EXPORT_TEXT and RELAY_EXPORT_RECORDS_TEXT. RELAY_EXPORT_TEXT is a line an event:
  *
  *     [12:34:56.123456789] app-42/43 cpu0 server:request: { id = 7, path = "/index.html", ms = 1.25 }
  *     [12:34:56.123456789] app-42/43 cpu0 err server:failed: { id = 7 }
  *     [12:34:56.123456790] app-42 cpu0 lost 3 events since [12:34:56.123456789]
  *
  * An event that has a level has it before its name. Integers of the types x8 to x64 and fields of the type bytes are
- * hexadecimal: 0xFF and <00ff>. An enum's value is its label, if it has one, arrays are [1, 2], and structs { x = 1, y = 2 }.
- * The line of an event that is late ends with that word. A brief line has microseconds and no CPU:
+ * hexadecimal: 0xFF and <00ff>. An enum's value is its label, if it has one. Arrays are [1, 2], structs { x = 1, y = 2 }.
+ * With options.marks_late, the line of an event that is older than one before it ends with " late". A brief line has
+ * microseconds and no CPU:
  *
  *     12:34:56.123456 app-42 server:request: id=7 path="/index.html" ms=1.25
  *
- * The records of channels have the CPU alone; their colon tells them from losses, whatever their bytes are:
+ * RELAY_EXPORT_RECORDS_TEXT, the records of channels, has only the CPU. Lines of losses have no colon after it:
  *
  *     [12:34:56.123456789] cpu0: the text
  *     [12:34:56.123456788] cpu1 late: the text
@@ -44,7 +45,7 @@ struct text_encoder {
 	bool has_colours, is_brief, marks_late;
 	bool has_first;
 	uint64_t first;          /* the time of the first line */
-	uint64_t second;         /* of which `stamp` tells the date and time */
+	uint64_t second;         /* the time in `stamp`, seconds since 1970 */
 	char stamp[STAMP_BYTES]; /* "": none yet */
 };
 
@@ -164,7 +165,7 @@ static void put_writer(const struct text_encoder *text, struct relay_output *out
 	relay_put_byte(output, ' ');
 }
 
-/* what: was lost */
+/* what: " event" or " record" */
 static void put_loss(struct text_encoder *text, struct relay_output *output, const struct relay_event *event,
                      const char *what)
 {

@@ -25,7 +25,7 @@ static uint64_t mix(uint64_t hash, uint64_t word)
 	return hash ^ hash >> 32;
 }
 
-/* Whether there may be several that differ in nothing but their names. */
+/* True if tracks of this kind may differ only in their names. */
 static bool is_told_by_name(const struct relay_track *track)
 {
 	return track->kind == RELAY_TRACK_NAMED || track->kind == RELAY_TRACK_COUNTER;
@@ -49,7 +49,7 @@ static bool is_same(const struct relay_track *track, const struct relay_track *k
 	       (track->name_length == key->name_length && memcmp(track->name, key->name, key->name_length) == 0);
 }
 
-/* Where a track is, or may be put. */
+/* Return the slot of a track, or the empty slot where it can be stored. */
 static struct relay_track **slot_of(struct relay_track **slots, size_t n_slots, const struct relay_track *key)
 {
 	size_t at = key->hash & (n_slots - 1);
@@ -75,7 +75,7 @@ static bool make_room(struct relay_tracks *tracks)
 	return true;
 }
 
-/* A copy, with the name behind it. */
+/* Return a copy, with the name in the same allocation. NULL: no memory. */
 static struct relay_track *copy_track(const struct relay_track *key)
 {
 	struct relay_track *track = malloc(sizeof(*track) + key->name_length + 1);
@@ -89,14 +89,14 @@ static struct relay_track *copy_track(const struct relay_track *key)
 	return track;
 }
 
-/* The track that `key` describes, whose hash is computed here. NULL: there is none yet. */
+/* Return the track that equals `key`, and set key->hash. NULL: there is none yet. */
 static const struct relay_track *find(const struct relay_tracks *tracks, struct relay_track *key)
 {
 	key->hash = hash_of(key);
 	return tracks->n_slots ? *slot_of(tracks->slots, tracks->n_slots, key) : NULL;
 }
 
-/* Add the track that find() has not found, and announce it. NULL: no memory. */
+/* Add a track that find() has not found, and call announce(). NULL: no memory. */
 static const struct relay_track *add(struct relay_tracks *tracks, struct relay_track *key)
 {
 	if (!make_room(tracks))
@@ -111,7 +111,7 @@ static const struct relay_track *add(struct relay_tracks *tracks, struct relay_t
 	return track;
 }
 
-/* The track that `key` describes; a new one is announced. NULL: no memory. */
+/* Return the track that equals `key`; add it if there is none. NULL: no memory. */
 static const struct relay_track *get(struct relay_tracks *tracks, struct relay_track key)
 {
 	const struct relay_track *track = find(tracks, &key);
@@ -128,7 +128,7 @@ void relay_put_track_name(struct relay_output *output, const struct relay_track 
 	}
 }
 
-/* --- which track --- */
+/* --- the track of an event --- */
 
 static const struct relay_track *process_of(struct relay_tracks *tracks, const struct relay_event *event)
 {
@@ -140,7 +140,7 @@ static const struct relay_track *process_of(struct relay_tracks *tracks, const s
 	                                        .name_length = strlen(traced->name)});
 }
 
-/* A track in another one. */
+/* Return a track in another one. NULL: no memory. */
 static const struct relay_track *track_in(struct relay_tracks *tracks, const struct relay_track *parent,
                                           enum relay_track_kind kind, uint64_t scope, const char *name, size_t length)
 {
@@ -160,7 +160,8 @@ static bool tells_threads(const struct relay_event *event)
 	return event->stream->traced->vtid_at >= 0;
 }
 
-/* A process's first thread has its number, and the program's name, which is longer than the kernel's names of threads can be. */
+/* The first thread of a process has the process's number. Its track gets the program's name, because the kernel cuts names
+ * of threads. */
 static const struct relay_track *thread_of(struct relay_tracks *tracks, const struct relay_event *event)
 {
 	const struct relay_traced *traced = event->stream->traced;
@@ -176,13 +177,13 @@ static const struct relay_track *thread_of(struct relay_tracks *tracks, const st
 	const struct relay_track *track = find(tracks, &key);
 	if (track)
 		return track;
-	/* Names are searched for once for each thread only. */
+	/* Names are in no order, so they are searched only for a new track. */
 	key.name = tid == traced->pid ? traced->name : relay_traced_thread_name(traced, process->pid, tid);
 	key.name_length = strlen(key.name);
 	return add(tracks, &key);
 }
 
-/* Of a thread; where threads are not told, of the CPU. */
+/* Return the track of an event's thread; if the thread is not known, that of the CPU in the process. */
 static const struct relay_track *lane_of(struct relay_tracks *tracks, const struct relay_event *event)
 {
 	if (tells_threads(event))
@@ -190,7 +191,8 @@ static const struct relay_track *lane_of(struct relay_tracks *tracks, const stru
 	return track_in(tracks, process_of(tracks, event), RELAY_TRACK_CPU, event->stream->cpu, "", 0);
 }
 
-/* Viewers take tracks of one name in one process for one, so a scope is in the name: "disk:request disk 3" for scope_disk. */
+/* Return a track with this name, or the event's. If the event has a scope, the name ends with it, as in
+ * "disk:request disk 3" for scope_disk, because viewers merge tracks of a process that have the same name. */
 static const struct relay_track *named_track(struct relay_tracks *tracks, const struct relay_event *event,
                                              enum relay_track_kind kind, const struct relay_value *name,
                                              const struct relay_value *scope)
@@ -256,7 +258,7 @@ static void find_roles(struct roles *roles, const struct relay_event *event)
 		         strncmp(value.name, SCOPE, sizeof(SCOPE) - 1) == 0)
 			roles->scope = value;
 	}
-	roles->counter.label = NULL; /* a counter's value is a number */
+	roles->counter.label = NULL; /* a counter's value is shown as a number */
 }
 
 static bool has_roles(const struct relay_trace_event *declared)
@@ -272,14 +274,14 @@ static const struct relay_track *lost_track(struct relay_tracks *tracks, const s
 	static const char name[] = "lost";
 	if (relay_event_pid(event))
 		return track_in(tracks, process_of(tracks, event), RELAY_TRACK_LOST, 0, name, sizeof(name) - 1);
-	/* Whose events were lost in a buffer of several processes is not known. */
+	/* Of a buffer that several processes share, it is not known which of them has lost events. */
 	return get(tracks, (struct relay_track){.kind = RELAY_TRACK_LOST,
 	                                        .identity = event->stream->traced->identity,
 	                                        .name = name,
 	                                        .name_length = sizeof(name) - 1});
 }
 
-/* B, E, I or C; 0: it is none of these. */
+/* Return B, E, I or C; 0: the fields do not decide it. */
 static char kind_of(const struct roles *roles)
 {
 	if (roles->counter.name && (!roles->type || roles->type == 'C'))

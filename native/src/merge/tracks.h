@@ -1,17 +1,18 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * What viewers of tracks make of events, by the convention that Perfetto has for the kernel's
- * (docs/reference/kernel-track-event.md there). An event whose fields have these names is more than an instant:
+ * How viewers of tracks show events, by Perfetto's convention for events of the kernel, which is described in its sources
+ * in docs/reference/kernel-track-event.md. Fields with these names decide it:
  *
- *     track_event_type   B begins a slice, E ends the last one of its track, I is an instant; a character or a string
- *     slice_name         of B and I; without it the event's own
+ *     track_event_type   a character or a string: B begins a slice, E ends the last slice of its track, I is an instant
+ *     slice_name         the name of a slice or an instant; default: the event's name
  *     counter_value      a number that is drawn over time
- *     track_name         on which track, of the thread, or, if it is a counter's, of the process; without it a slice is on its
- *                        thread's, or, if events do not tell threads, on one named like the event, and a counter is
- *                        named like the event
- *     scope_...          a number: there is a track for each
+ *     track_name         the name of the track, which is in the track of the thread, or, for a counter, of the process.
+ *                        Default: a slice is on the track of its thread, or, if the thread is not known, on one with
+ *                        the event's name; the track of a counter has the event's name
+ *     scope_...          a number; each value has a track of its own
  *
- * All other events are instants on the track of their thread; if events do not tell threads, of their process on their CPU.
+ * All other events are instants on the track of their thread; if the thread is not known, on that of their CPU in their
+ * process. Threads are known if the context of events has _vtid.
  */
 #ifndef RELAYFS_MERGE_TRACKS_H
 #define RELAYFS_MERGE_TRACKS_H
@@ -29,13 +30,13 @@ enum relay_track_kind {
 };
 
 struct relay_track {
-	const struct relay_track *parent; /* NULL: it is in none, as those of processes */
+	const struct relay_track *parent; /* NULL: it is in no other track, such as that of a process */
 	enum relay_track_kind kind;
 	uint32_t number;        /* from 1 */
 	uint32_t identity, pid; /* of the process */
-	uint64_t scope;         /* of a thread or a CPU, or as a field says */
+	uint64_t scope;         /* number of the thread or CPU, or the value of a field scope_... */
 	uint64_t hash;
-	const char *name; /* UTF-8 if the process wrote it so; of CPUs, and of threads without a name, none */
+	const char *name; /* may not be UTF-8; "" for a CPU, or a thread whose name is not known */
 	size_t name_length;
 };
 
@@ -43,29 +44,29 @@ struct relay_tracks {
 	struct relay_track **slots; /* n_slots, a power of two, of which less than half are in use */
 	size_t n_slots;
 	uint32_t n;
-	/* A new track is told before it is used. */
+	/* Called with each new track, before relay_mark_of() returns it. */
 	void (*announce)(void *user, const struct relay_track *track);
 	void *user;
 };
 
 void relay_tracks_free(struct relay_tracks *tracks);
 
-/* A track's name. */
+/* Write the name of a track. */
 void relay_put_track_name(struct relay_output *output, const struct relay_track *track, enum relay_escapes escapes);
 
-/* What an event is in a viewer. */
+/* How a viewer shows an event. */
 struct relay_mark {
 	char type;      /* B, E, I or C */
-	bool has_roles; /* fields have made it this: those for which relay_is_role() is true are no arguments */
+	bool has_roles; /* decided by fields, so those for which relay_is_role() is true are not arguments */
 	const struct relay_track *track; /* NULL: no memory */
-	struct relay_value name;         /* slice_name; length 0: the event's own */
-	struct relay_value counter;      /* of C: its value */
+	struct relay_value name;         /* slice_name; length 0: the event's name */
+	struct relay_value counter;      /* of type C: counter_value */
 };
 
-/* A loss is an instant on a track of its own. */
+/* Find out how viewers show an event, or a loss, which is an instant on a track "lost". */
 struct relay_mark relay_mark_of(struct relay_tracks *tracks, const struct relay_event *event);
 
-/* True for the names of fields that decide what an event is, except scope_... */
+/* True for the names in the table above, except scope_... */
 bool relay_is_role(const char *name);
 
 #endif
