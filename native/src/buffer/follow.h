@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Reading a buffer of a trace while it is written. Only relay_follow_consume() consumes. buffer/follow.c describes how. */
+/* Reading a buffer of a trace, or one with `times`, while programs write to it. Only relay_follow_consume() consumes. See
+ * buffer/follow.c. */
 #ifndef RELAYFS_BUFFER_FOLLOW_H
 #define RELAYFS_BUFFER_FOLLOW_H
 
@@ -31,8 +32,8 @@ void relay_follow_start(struct relay_follow *follow, struct rchan_buf *buf, bool
 /*
  * Copy the next piece, at most `size` bytes of it; its last record may then be cut. Records that other readers have
  * consumed are copied, too, until they are overwritten. Returns 1; 0: there is none; -EAGAIN: it was overwritten at
- * each try, or buf->work was used up by the holes and empty sub-buffers before it; -EBADMSG; -EINVAL: a buffer without
- * packets. follow->lost is updated unless an error is returned.
+ * each try, or buf->work was used up by the holes and empty sub-buffers before it; -EBADMSG; -EINVAL: the buffer
+ * has neither packets nor `times`. follow->lost is updated unless an error is returned.
  */
 int relay_follow_copy(struct relay_follow *follow, struct relay_piece *piece, void *to, size_t size);
 

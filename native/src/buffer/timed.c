@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Records with their times.
+ * Writing and reading records in buffers with `times`.
  *
  *     |head|record     |head|record|head|record         |....|     head: struct relay_timed_head; . padding
  *
- * A short record is copied behind its head on the stack, and both are written as a tracepoint writes an event: the
- * clock is read when the position is known, and in scheme rseq one restartable section copies all. A longer one is reserved, and
- * filled in place.
+ * A record of up to COPIED_BYTES is copied behind its head on the stack, and both are written as a tracepoint writes an
+ * event: the clock is read when the position is known, and in scheme rseq one restartable section copies all. A longer
+ * record is reserved, and copied to its place in the buffer.
  *
- * Readers get the records without the heads. What follows a head that is none, because somebody has overwritten it, is
- * returned as it is, up to the next hole, or the sub-buffer's end.
+ * Readers get the records without the heads. If a program has overwritten a head, so that it is not valid, all bytes from
+ * there to the next hole, or to the end of the sub-buffer, are returned as one record.
  */
 #define _GNU_SOURCE
 #include "buffer/timed.h"
@@ -18,10 +18,10 @@
 #include "buffer/walk.h"
 #include "buffer/write.h"
 
-/* Longer records are filled in place. */
+/* COPIED_BYTES: longer records are reserved. READ_SPANS: the most spans of one relay_buf_read_records(). */
 enum { COPIED_BYTES = 512, READ_SPANS = 64, READ_TRIES = 100 };
 
-/* What is behind the first bytes of a head (struct relay_record_time), and a record. */
+/* relay_record_time.rest: the last bytes of the head, and the record. */
 struct rest {
 	uint32_t time_high, length;
 	unsigned char data[COPIED_BYTES];
@@ -29,7 +29,8 @@ struct rest {
 
 /* --- writing --- */
 
-/* The bytes of a record with its head; a record that fits nowhere stays as long as it is. */
+/* Return the length of a record with its head. The length of a record that is too long for a sub-buffer is returned as it
+ * is, because the sum could overflow. */
 static size_t with_head(const struct rchan_buf *buf, size_t length)
 {
 	return length <= buf->largest ? length + RELAY_HEAD_BYTES : length;
@@ -83,12 +84,13 @@ int relay_timed_write(struct rchan_buf *buf, const void *data, size_t length, bo
 
 /* --- reading --- */
 
-/* A record in a span, whose memory others may change: the bytes of its head, 0 if there is none, and those that follow. */
+/* A record in a span: the bytes of its head, 0 if there is no valid one, and of the record. */
 struct part {
 	size_t head, length;
 };
 
-/* What is at `at`, `left` bytes before the span's end; is_cut: more of it may follow. */
+/* Return the record at `at`, which is `left` bytes before the end of its span. is_cut: the record may extend beyond the
+ * span. Other programs may change the memory. */
 static struct part part_at(const unsigned char *at, size_t left, bool is_cut)
 {
 	struct relay_timed_head head = {0};
@@ -103,15 +105,15 @@ static struct part part_at(const unsigned char *at, size_t left, bool is_cut)
 	return (struct part){0, left};
 }
 
-/* How much is to be taken, and how much was. */
+/* The limits and the results of take(). */
 struct taking {
 	unsigned char *to; /* receives the records; NULL: they are only counted */
-	size_t size, most; /* bytes and records at most */
-	size_t raw;        /* bytes of records with heads */
-	size_t done, n;    /* bytes without, and records */
+	size_t size, most; /* limits: bytes without heads, and records */
+	size_t raw;        /* results: bytes with heads, */
+	size_t done, n;    /* bytes without heads, and records */
 };
 
-/* Take whole records. is_cut: the last one may go on behind the spans. */
+/* Take whole records from the spans, up to the limits. is_cut: the last record may extend beyond the last span. */
 static void take(struct taking *taking, const struct relay_span *spans, size_t n, bool is_cut)
 {
 	for (size_t i = 0; i < n; i++) {
@@ -132,7 +134,8 @@ static void take(struct taking *taking, const struct relay_span *spans, size_t n
 	}
 }
 
-/* Of what is about to be consumed, consume only the first `limit` bytes. false: they are overwritten by now. */
+/* Plan to consume only the first `limit` bytes of what relay_consume_begin() has returned. false: they were overwritten
+ * meanwhile. */
 static bool shorten(struct rchan_buf *buf, size_t limit, struct relay_span *spans, int *n_spans, size_t *total)
 {
 	const uint64_t start = buf->plan.start;
@@ -142,7 +145,7 @@ static bool shorten(struct rchan_buf *buf, size_t limit, struct relay_span *span
 	relay_work_begin(buf);
 	int err = relay_walk_plan(&walk);
 	pthread_mutex_unlock(&buf->walking);
-	/* relay_walk_plan() has cleared them. */
+	/* As relay_consume_begin() sets them; relay_walk_plan() has cleared them. */
 	buf->plan.to.reads++;
 	buf->plan.active = true;
 	*n_spans = (int)walk.n_used;
@@ -179,7 +182,7 @@ ssize_t relay_buf_read_records(struct rchan_buf *buf, void *to, size_t size, siz
 			return n;
 		struct taking taking = {.to = to, .size = size, .most = SIZE_MAX};
 		take(&taking, spans, (size_t)n, false);
-		/* In mode overwrite, also a head may have changed since. */
+		/* In mode overwrite, the heads may have been overwritten since relay_consume_whole(). */
 		if (taking.raw == total && !relay_consume_valid(buf)) {
 			relay_consume_end(buf);
 			return (ssize_t)taking.done;

@@ -13,14 +13,14 @@ int relay_timed_write(struct rchan_buf *buf, const void *data, size_t length, bo
 int relay_timed_reserve(struct rchan_buf *buf, size_t length, bool will_retry, struct relay_claim **claim, void **to);
 
 /*
- * As relay_consume_begin(), but with `times` the spans hold whole records with their heads: at most `most` records (0: any number) of
- * together at most `size` bytes without the heads. -EMSGSIZE: the first record is longer.
+ * As relay_consume_begin(), but with `times` the spans hold whole records with their heads: at most `most` records (0: any
+ * number), which have together at most `size` bytes without the heads. -EMSGSIZE: the first record is longer.
  */
 int relay_consume_whole(struct rchan_buf *buf, size_t size, size_t most, struct relay_span *spans, size_t n_spans,
                         size_t *total);
 
-/* Begin to consume the next piece: all data up to the next hole or the sub-buffer's end; with `times`, one record without its
- * head. Returns as relay_consume_begin(). */
+/* Begin to consume the next piece: all data up to the next hole or the sub-buffer's end; with `times`, one record without
+ * its head. Returns as relay_consume_begin(). */
 int relay_consume_piece(struct rchan_buf *buf, struct relay_span *piece);
 
 #endif

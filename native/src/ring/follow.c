@@ -8,10 +8,11 @@
  *     '-- consumed, and '
  *         not overwritten
  *
- * Records that were consumed stay in memory until a producer reserves their room again. With `times` producers store
- * only into what is reserved, and at most one header behind it. So a record that was copied is intact if the end of what is reserved is less
- * than the ring's size ahead afterwards; in mode overwrite, if `oldest` has not passed it. If it is not intact, the reader goes on with the
- * oldest record that was not consumed or overwritten, and counts those in between.
+ * A record that was consumed stays in memory until a producer reserves its room again. In a ring with `times`, producers
+ * store only into reserved room, and at most one header behind the end of all reservations. So a copy of the record at pos
+ * is intact if, after the copy, this end is at most size - RELAY_RING_HEADER_BYTES ahead of pos; in mode overwrite, if
+ * `oldest` has not passed pos. If the copy is not intact, the reader goes on with the oldest
+ * record that was neither consumed nor overwritten, and counts the records in between as missed.
  */
 #define _GNU_SOURCE
 #include "ring/follow.h"
@@ -25,6 +26,7 @@
 /* Tries to copy a record before the caller has to call again. */
 enum { COPY_TRIES = 100 };
 
+/* Return how many records the ring has refused so far. */
 static uint64_t refused(const struct relay_ring *ring)
 {
 	const struct relay_ring_state *state = ring->state;
@@ -47,12 +49,14 @@ int relay_ring_follow_start(struct relay_ring_follow *follow, struct relay_ring 
 	return err;
 }
 
+/* True if the record at pos was not overwritten while the caller loaded it. */
 static bool is_intact(const struct relay_ring *ring, uint64_t pos)
 {
 	if (ring->mode == RELAY_OVERWRITE)
 		return !relay_ring_is_lapped(ring, pos);
-	/* Pairs with relay_ring_take_place(), relay_rseq_ring_reserve() and relay_persist_ring_reserve(), after which the producer
-	 * stores: what the caller has loaded is of before. */
+	/* Pairs with relay_ring_take_place(), relay_rseq_ring_reserve() and relay_persist_ring_reserve(): a producer stores
+	 * into reserved room only after these. So if the caller has loaded such a store, the next load of the reserved
+	 * position finds the reservation. */
 	__atomic_thread_fence(__ATOMIC_ACQUIRE);
 	return relay_ring_reserved(ring) - pos <= ring->size - RELAY_RING_HEADER_BYTES;
 }
@@ -126,7 +130,7 @@ uint64_t relay_ring_follow_lost(struct relay_ring_follow *follow)
 {
 	uint64_t since = refused(follow->ring) - follow->refused;
 	uint64_t lost = follow->counts.missed + (follow->foreign > 0) + since;
-	/* The words that count refused records are others', who may have stored anything there. */
+	/* Other programs can store anything in the words that count refused records, so the sum is checked. */
 	if (since <= INT64_MAX && lost > follow->lost)
 		follow->lost = lost;
 	return follow->lost;

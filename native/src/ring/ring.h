@@ -19,10 +19,9 @@ struct relay_ring {
 	unsigned char *data;
 	uint64_t size, mask;
 	uint64_t largest; /* bytes of the longest record; a header must fit, too, and the ring is never quite full */
-	/* The fast paths are for records shorter than this: largest + 1, or 0 with `times`, so that they need no further test. */
+	/* The fast paths are for records shorter than this: largest + 1; with `times` 0, so that they need no other test. */
 	uint64_t quick;
-	uint32_t
-	    time_bytes; /* RELAY_RING_TIME_BYTES, or 0: what is between a record's header and the bytes of its producer */
+	uint32_t time_bytes; /* RELAY_RING_TIME_BYTES, between each record's header and its data; 0: without `times` */
 	uint32_t cpu, mode, scheme;
 	struct relay_ring_claim *claims;
 	struct relay_claim_table claim_table; /* which threads have which claims */
