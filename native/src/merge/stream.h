@@ -83,7 +83,7 @@ struct relay_event {
 	const unsigned char *context, *fields, *end;
 	uint64_t lost, since;
 	bool is_late;     /* the merge has given out a later event before */
-	bool has_structs; /* of its fields, some are in structs */
+	bool has_structs; /* some of its fields are in structs */
 };
 
 enum relay_stream_state { RELAY_STREAM_EVENT, RELAY_STREAM_EMPTY, RELAY_STREAM_ENDED };

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Choices: for each event that some trace takes under a condition, the conditions of all traces, resolved for its fields. The
- * decision which traces want an event makes a choice, under relay_trace_lock(); threads that write evaluate it without the
- * lock.
+ * Choices: for each event that some trace takes under a condition, the conditions of all traces, resolved for its fields.
+ * When relay_traced_decide() decides which traces want an event, it makes a choice, under relay_trace_lock(); threads that
+ * write evaluate it without the lock.
  */
 #ifndef RELAYFS_TRACE_CHOICE_H
 #define RELAYFS_TRACE_CHOICE_H
@@ -24,7 +24,7 @@ struct relay_wishes {
  * Make the choice of an event. The caller holds relay_trace_lock().
  *
  * wanted    the value of event->wanted without conditions
- * version   differs if wanted or the conditions may; a choice of this version is not made again
+ * version   of the traces: with the version of its last choice, the event keeps that choice
  *
  * Returns the value to store in event->wanted, with release, with RELAY_HAS_CONDITION if there is anything to choose. Traces
  * that take no event like this are left out, and so are those with a condition if there is no memory.
@@ -32,8 +32,8 @@ struct relay_wishes {
 uint64_t relay_choice_make(const struct relay_trace_event *event, uint64_t wanted, const struct relay_wishes *wishes,
                            uint64_t version);
 
-/* Return the traces of `wanted`, a value of event->wanted that was loaded with acquire, that take this record, and no other
- * bits. record: NULL: all, because the event is lost. The caller is between relay_trace_enter() and relay_trace_leave(). */
+/* Return the bits of those traces of `wanted` that take this record. wanted: event->wanted, loaded with acquire. record:
+ * NULL: the event is lost, and all traces count it. The caller is between relay_trace_enter() and relay_trace_leave(). */
 uint64_t relay_choose(const struct relay_trace_event *event, uint64_t wanted, const struct relay_trace_record *record,
                       size_t length);
 

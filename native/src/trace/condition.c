@@ -90,7 +90,7 @@ static bool bind_label(struct relay_comparison *comparison, const struct relay_t
 	return false;
 }
 
-/* Set what a field is compared with. false: it is of another type, or no memory. */
+/* Set the constant of a comparison. false: the field is of another type, or no memory. */
 static bool bind(struct relay_comparison *comparison, const struct relay_condition_step *step, const char *text,
                  const struct relay_trace_enum *labels)
 {
@@ -155,10 +155,10 @@ uint16_t relay_condition_resolve(const struct relay_conditions *conditions, unsi
 {
 	const uint64_t steps = steps_of(conditions, number);
 	const uint16_t n_before = *n;
-	uint16_t target[UINT8_MAX + 1]; /* by what a step has in `next` */
+	uint16_t target[UINT8_MAX + 1]; /* what relay_condition_step.next becomes in relay_comparison.next */
 	target[RELAY_CONDITION_TAKE] = RELAY_TAKE;
 	target[RELAY_CONDITION_REFUSE] = RELAY_REFUSE;
-	/* From the last one on, because the next ones of a step are behind it. */
+	/* From the last step on, because target[] of a step depends on later steps. */
 	for (unsigned i = RELAY_CONDITION_STEPS; i-- > 0;) {
 		const struct relay_condition_step *step = &conditions->steps[i];
 		bool is_level = step->operand == RELAY_OPERAND_LEVEL;
@@ -245,7 +245,7 @@ static enum relay_order order_of_texts(const struct relay_comparison *comparison
 	return order < 0 ? RELAY_LESS : RELAY_GREATER;
 }
 
-/* Return how the field stands to the constant; 0: the fields end before it does. */
+/* Compare the field with the constant. Returns one of enum relay_order; 0: the field is not complete. */
 static unsigned order_of(const struct relay_comparison *comparison, const unsigned char *fields,
                          const unsigned char *end)
 {

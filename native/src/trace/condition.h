@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT */
-/* The conditions of rules (struct relay_conditions), and what they mean for the fields of one event. */
+/* The conditions of rules (struct relay_conditions): resolving them for the fields of an event, and evaluating them. */
 #ifndef RELAYFS_TRACE_CONDITION_H
 #define RELAYFS_TRACE_CONDITION_H
 
 #include "trace/layouts.h"
 
-/* Beside the indices of comparisons. */
+/* Results of a condition, in place of the index of a comparison. */
 enum { RELAY_TAKE = UINT16_MAX, RELAY_REFUSE = UINT16_MAX - 1 };
 
 enum relay_compared { RELAY_INTEGERS, RELAY_REALS, RELAY_TEXTS, RELAY_PATTERN };
@@ -22,11 +22,11 @@ struct relay_comparison {
 	uint8_t compared; /* enum relay_compared */
 	uint8_t kind;     /* of the field: enum relay_field_kind */
 	uint8_t bytes;    /* of the field */
-	uint8_t accepts;  /* for which of enum relay_order it is true */
+	uint8_t accepts;  /* bits of enum relay_order for which the comparison is true */
 	bool is_negative; /* the integer is an int64_t below 0 */
 };
 
-/* False: following the steps of a condition could lead out of the memory, or not end. */
+/* True if all indices and offsets are within the struct, and each step leads to a later one, so that evaluating ends. */
 bool relay_conditions_are_sound(const struct relay_conditions *conditions);
 
 /* Return how many comparisons a condition has at most. `conditions` has to be sound. */
@@ -44,9 +44,9 @@ uint16_t relay_condition_resolve(const struct relay_conditions *conditions, unsi
                                  const struct relay_trace_event *event, struct relay_comparison *to, uint16_t *n);
 
 /*
- * Evaluate comparisons for an event whose fields are from `fields` to `end`, beginning with what relay_condition_resolve()
- * has returned. false also: the fields end too early, because somebody has changed them after their length was found. Nothing
- * is read beyond `end`, also while somebody changes them.
+ * Evaluate comparisons for an event whose fields are from `fields` to `end`. first: the result of relay_condition_resolve().
+ * The fields may be in shared memory: nothing beyond `end` is read, and if a field is not complete, because its length or a
+ * string has changed, the result is false.
  */
 bool relay_condition_takes(const struct relay_comparison *comparisons, uint16_t first, const unsigned char *fields,
                            const unsigned char *end);
@@ -54,7 +54,7 @@ bool relay_condition_takes(const struct relay_comparison *comparisons, uint16_t 
 /* Free the memory of n comparisons, but not the array. */
 void relay_comparisons_clear(struct relay_comparison *comparisons, unsigned n);
 
-/* How an integer stands to another one; is_negative: it is an int64_t below 0. */
+/* Compare two integers; is_negative: the integer is an int64_t below 0, otherwise it is a uint64_t. */
 static inline enum relay_order relay_order_of_integers(uint64_t one, bool is_negative, uint64_t other,
                                                        bool other_is_negative)
 {

@@ -12,19 +12,19 @@ extern const struct relay_field_type relay_field_types[RELAY_N_TRACE_TYPES];
 /* True if `type` of a struct relay_trace_field says what a field can be. */
 bool relay_field_is_sound(uint32_t type);
 
-/* The type of a field, of an array's or a sequence's numbers, or of an enum. `type` has to be sound. */
+/* Return the type of a field; of an array, a sequence or an enum, that of its numbers. `type` has to be sound. */
 static inline const struct relay_field_type *relay_field_base(uint32_t type)
 {
 	return &relay_field_types[type & (RELAY_TRACE_IS_ENUM - 1)];
 }
 
-/* How many numbers an array has; 0: it is none. */
+/* Return how many numbers an array has; 0: the field is no array. */
 static inline uint32_t relay_field_count(uint32_t type)
 {
 	return type >> RELAY_TRACE_COUNT_SHIFT;
 }
 
-/* Load a number of `bytes` bytes, whose upper bits are then 0. */
+/* Load a number of `bytes` bytes, and set the upper bits to 0. */
 static inline uint64_t relay_load_unsigned(const unsigned char *at, uint32_t bytes)
 {
 	uint64_t eight;
@@ -45,7 +45,7 @@ static inline uint64_t relay_load_unsigned(const unsigned char *at, uint32_t byt
 	}
 }
 
-/* The same number as a signed one: shifted to the left as an unsigned number, and back with its sign. */
+/* Return the signed number with the same `bytes` bytes. The shift to the right copies the sign. */
 static inline int64_t relay_as_signed(uint64_t number, uint32_t bytes)
 {
 	const uint32_t unused = 64 - 8 * bytes;
@@ -65,7 +65,7 @@ static inline double relay_load_real(const unsigned char *at, uint32_t bytes)
 	return (double)four;
 }
 
-/* In how many structs a field is. */
+/* Return the number of structs that a field is in, by its name. */
 static inline uint32_t relay_field_depth(const char *name)
 {
 	uint32_t depth = 0;
@@ -74,14 +74,15 @@ static inline uint32_t relay_field_depth(const char *name)
 	return depth;
 }
 
-/* A field's name without those of the structs that it is in. */
+/* Return the last part of a field's name, without the names of its structs. */
 static inline const char *relay_field_own_name(const char *name)
 {
 	const char *dot = strrchr(name, '.');
 	return dot ? dot + 1 : name;
 }
 
-/* Return in how many structs two fields are together; *length receives how many bytes of their names say so. */
+/* Return the number of structs that both fields are in; *length receives the length of the part of their names that names
+ * these structs, with the dots. */
 static inline uint32_t relay_common_structs(const char *one, const char *other, size_t *length)
 {
 	uint32_t depth = 0;
@@ -94,10 +95,10 @@ static inline uint32_t relay_common_structs(const char *one, const char *other, 
 	return depth;
 }
 
-/* The labels of a field, by its name; NULL: the event has none for it. */
+/* Return the labels of a field, by its name. NULL: it has none. */
 const struct relay_trace_enum *relay_field_enum(const struct relay_trace_event *event, const char *field);
 
-/* The number of event->enums. */
+/* Return the number of event->enums. */
 static inline uint32_t relay_event_n_enums(const struct relay_trace_event *event)
 {
 	return event->has_place > 1 ? event->n_enums : 0;

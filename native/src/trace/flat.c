@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* A flat event, and the memory for all that it points to but texts of the original. */
 struct flat {
 	struct relay_trace_event event;
 	struct relay_trace_field fields[RELAY_FIELDS_MAX];
@@ -15,6 +16,7 @@ struct flat {
 	char names[RELAY_FIELDS_MAX][RELAY_NAME_MAX + 1];
 };
 
+/* Return the labels of a field. NULL: it has none. */
 static const struct relay_trace_enum *find_enum(const struct relay_trace_members *members, const char *field)
 {
 	for (uint32_t i = 0; i < members->n_enums; i++)
@@ -23,7 +25,7 @@ static const struct relay_trace_enum *find_enum(const struct relay_trace_members
 	return NULL;
 }
 
-/* Append a field of `members`, whose name is now this. */
+/* Append a field of `members` under this name. false: there are RELAY_FIELDS_MAX fields already. */
 static bool add_field(struct flat *flat, const char *name, const struct relay_trace_field *field,
                       const struct relay_trace_members *members)
 {
@@ -40,7 +42,8 @@ static bool add_field(struct flat *flat, const char *name, const struct relay_tr
 	return true;
 }
 
-/* Append the fields of an event or struct, whose names begin with `before`. */
+/* Append all fields of an event or a struct, and of the structs in it. before: begins their names; depth: the number of
+ * structs that they are in. false: as relay_event_flat() returns NULL. */
 static bool add_all(struct flat *flat, const struct relay_trace_members *from, const char *before, uint32_t depth)
 {
 	const struct relay_trace_members *const *structs = from->structs;

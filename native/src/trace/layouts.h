@@ -34,7 +34,7 @@ struct relay_layout {
 	struct relay_step *steps; /* the last one ends with RELAY_EVENT_ENDS */
 	/* Copied by relay_layouts_declare(), in one allocation with all names; NULL: relay_layouts_add() was called. */
 	struct relay_trace_event *event;
-	bool has_structs; /* of its fields, some are in structs */
+	bool has_structs; /* some of its fields are in structs */
 };
 
 struct relay_layouts {

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The declarations of a running program, read from its memory, because a program writes no file as long as no trace wants one
- * of its events. relay_traced_own (trace/objects.h) is found behind the mapping of the control file's first page.
+ * The declarations of a running program, read from its memory, because a program writes no file as long as no trace wants
+ * one of its events. relay_traced_own (trace/objects.h) is found behind the mapping of the control file's first page.
  *
- * The program runs meanwhile, and may be hostile: each pointer may be of anything, so everything is copied and then checked
- * as relay_trace_declare_event() checks it. The text's limit bounds the number of events, and MOST_POINTERS the steps of a list
- * that goes in a circle, or has nothing but null pointers.
+ * The program runs meanwhile, and may be hostile: any pointer may be wrong. So each struct and text is copied, and the copy
+ * is checked as relay_trace_declare_event() checks an event. The size of the output limits the number of events.
+ * MOST_POINTERS limits the length of lists, which may be circular, or have only null pointers.
  */
 #define _GNU_SOURCE
 #include "trace/field_types.h"
@@ -53,7 +53,8 @@ static void *copy_array(struct running *running, const void *from, size_t n, siz
 	return to;
 }
 
-/* Copy a text of less than `most` bytes into the room; the memory behind it may not exist. NULL: as copy_array(), or it is longer. */
+/* Copy a text of less than `most` bytes into the room. There may be no memory behind the text. NULL: as copy_array(), or the
+ * text is longer. */
 static char *copy_text(struct running *running, const char *from, size_t most)
 {
 	char *to = running->room + running->used;
@@ -104,8 +105,8 @@ static bool copy_enums(struct running *running, struct relay_trace_event *event)
 	return enums;
 }
 
-/* Programs that were compiled with earlier versions of <relayfs/trace_event.h> have less of the struct. None has `structs`, because
- * an event is in a list only after its structs were taken into its fields. */
+/* Programs that were compiled with earlier versions of <relayfs/trace_event.h> have a shorter struct. `structs` is not
+ * copied, because flatten() in trace/tracepoint.c has replaced it before an event is added to a list. */
 static bool copy_event(struct running *running, struct relay_trace_event *event, const struct relay_trace_event *from)
 {
 	static const size_t bytes[] = {
@@ -139,7 +140,7 @@ static void add_program(struct running *running, const char *from)
 	running->length = (size_t)snprintf(running->text, running->size, "%s\n", name ? name : "");
 }
 
-/* Append an event's declaration. False: it cannot be read, or is not one, so what follows in its list is not read either. */
+/* Append an event's declaration. False: it cannot be read, or is not valid, so the rest of its list is not read. */
 static bool add_event(struct running *running, const struct relay_trace_event *from)
 {
 	struct relay_trace_event event;
@@ -189,7 +190,7 @@ ssize_t relay_trace_running(int memory, uint64_t page, char *text, size_t size)
 	running->text = text;
 	running->size = size;
 	const ssize_t got = pread(memory, (char *)&own + skipped, sizeof(own) - skipped, (off_t)(page + skipped));
-	/* EIO: no memory is there, as behind the page of a program whose variables end with it. */
+	/* EIO: there is no memory behind the page; it may be the last page of a program's variables. */
 	ssize_t result = got < 0 && errno != EIO ? -errno : -ENOENT;
 	if (got == (ssize_t)(sizeof(own) - skipped) && own.magic == RELAY_EVENT_LISTS) {
 		add_program(running, own.program);

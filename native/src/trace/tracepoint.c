@@ -11,8 +11,8 @@
  *        |
  *     relay_tracing_write()
  *
- * `page` is the control file's first page, which is mapped over a page of each program and shared library. So the next
- * tracepoint sees what the file server stores there, without a call or a signal. trace/process.c knows which traces exist,
+ * `page` is the control file's first page, which is mapped over a page of each program and shared library. So tracepoints
+ * load what the file server stores there, without a call or a signal. trace/process.c knows which traces exist,
  * and trace/joined.c the buffers of this process in them.
  */
 #define _GNU_SOURCE
@@ -47,7 +47,8 @@ static void decide_here(void *arg)
 	decision->wanted = relay_traced_decide(decision->event);
 }
 
-/* The traces that want the event, by the last decision, and are still started; for a thread that may make no system calls. */
+/* Return the traces that wanted the event at the last decision, and are still started; for a thread that may make no system
+ * calls. */
 static uint64_t wanted_before(const struct relay_trace_event *event)
 {
 	uint32_t active = __atomic_load_n(&relay_traced_own.page.active, __ATOMIC_RELAXED);
@@ -63,7 +64,7 @@ __attribute__((noinline)) static uint64_t decide(struct relay_trace_event *event
 	return decision.wanted;
 }
 
-/* Return the traces that take this record, after a change of the control file, or if conditions choose. */
+/* Return the traces that take this record, when the control file has changed, or an event has conditions. */
 __attribute__((noinline)) static uint64_t choose(struct relay_trace_event *event,
                                                  const struct relay_trace_record *record, size_t length)
 {
@@ -95,7 +96,7 @@ __attribute__((noinline)) static struct relay_tracing *tracing_at(unsigned slot,
 	return place.tracing;
 }
 
-/* Map memory for an event that is longer than a piece of scratch memory. NULL: no trace has sub-buffers of this length, no
+/* Map memory for an event that is longer than a piece of scratch memory. NULL: no trace has sub-buffers of this length, or no
  * memory, or the thread may make no system calls. */
 __attribute__((noinline)) static struct relay_trace_record *map_large(size_t length)
 {
@@ -237,7 +238,8 @@ static const struct relay_declared *declared_of(const struct relay_trace_event *
 	return event && relay_tsdl_allows(event) ? relay_declared_get(event) : NULL;
 }
 
-/* Take the fields of its structs into the event's list, which is then that of the copy. */
+/* Declare an event with structs, and replace its lists by those of the declaration, which have the fields of the structs.
+ * NULL: it is not allowed, or no memory. */
 static const struct relay_declared *flatten(struct relay_trace_event *event)
 {
 	struct relay_trace_event *flat = relay_event_flat(event);

@@ -20,7 +20,7 @@
  *         };
  * };
  *
- * The types are declared by who writes the rest of the metadata (relayfs_fuse/tracefiles/ctf.py).
+ * xint8_t and the other types are declared in the preamble of the metadata, which relayfs_fuse/tracefiles/ctf.py writes.
  */
 #define _GNU_SOURCE
 #include "trace/tsdl.h"
@@ -45,7 +45,7 @@ static bool is_name(const char *name, const char *further)
 	return true;
 }
 
-/* A field's name, in which dots stand behind those of the structs that it is in. */
+/* True if the name of a field, after the names of its structs with a dot behind each, is allowed. */
 static bool is_path(const char *name)
 {
 	return is_name(name, ".") && *name != '.' && name[strlen(name) - 1] != '.' && !strstr(name, "..") &&
@@ -144,7 +144,7 @@ static void add_place(struct text *text, const struct relay_trace_event *event)
 	add(text, ":%u\";\n", event->line);
 }
 
-/* What a line begins with, after "\t\t", if it is about what is in so many structs. */
+/* Append the indentation, beyond the first two tabs, of a line in `depth` structs. */
 static void indent(struct text *text, uint32_t depth)
 {
 	for (; depth; depth--)
@@ -172,7 +172,7 @@ static void add_enum(struct text *text, const struct relay_trace_enum *labels, b
 	}
 }
 
-/* Begin the structs that a name begins with from `at` on. */
+/* Begin the structs that the rest of a name, from `at` on, is in. depth: of the first of them. */
 static void begin_structs(struct text *text, const char *at, uint32_t depth)
 {
 	for (; (at = strchr(at, '.')); at++) {
@@ -182,7 +182,7 @@ static void begin_structs(struct text *text, const char *at, uint32_t depth)
 	}
 }
 
-/* End the structs that the field `name` is in, but so many. */
+/* End the structs that the field `name` is in, except the first `but` of them. */
 static void end_structs(struct text *text, const char *name, uint32_t but)
 {
 	size_t ends[RELAY_TRACE_DEPTH_MAX + 1] = {0};
