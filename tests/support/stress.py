@@ -199,9 +199,7 @@ class Stress:
 
     def overrun_reader(self) -> None:
         """Keep the verifier stopped until producers have met a full buffer, or have written over much."""
-        if not self.before:
-            self.stop_reader()
-        assert self.before
+        assert self.before, "stop_reader() comes first, before producers are started: they may be done with all soon"
         refused, written = self.before
         if self.channel.overwrites:
             wait_for(lambda: self.written() >= written + OVERRUN, "producers write on")

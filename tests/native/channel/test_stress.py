@@ -95,6 +95,7 @@ def test_without_a_server(scratch: Path, variant: tuple[str, str], geometry: tup
     channel = stored_channel(scratch, geometry, mode, scheme, sanitize)
     make = lambda: Stress(channel, scratch / "ledger", "consume", sanitize, signals_us=60)  # noqa: E731
     with stresses(make) as [stress]:
+        stress.stop_reader()  # before producers may be done with all
         for _ in range(N_PRODUCERS):
             stress.start_producer(600 if sanitize else 2000, fork=True)
         stress.overrun_reader()
@@ -108,6 +109,7 @@ def test_reservations(scratch: Path, geometry: tuple[int, int], mode: str, schem
     channel = stored_channel(scratch, geometry, mode, scheme, sanitize)
     make = lambda: Stress(channel, scratch / "ledger", "consume", sanitize, signals_us=60, reserves=True)  # noqa: E731
     with stresses(make) as [stress]:
+        stress.stop_reader()
         for _ in range(N_PRODUCERS):
             stress.start_producer(SANITIZED_RECORDS if sanitize else RESERVED_RECORDS, fork=True)
         stress.overrun_reader()
@@ -123,6 +125,7 @@ def test_mapped_memory_is_what_headers_say(scratch: Path, scheme: str, sanitize:
     # What is discarded or overwritten cannot be told by who looks at the memory alone.
     channel = stored_channel(scratch, (60_000, 8), "keep", scheme, sanitize)
     with stresses(lambda: Stress(channel, scratch / "ledger", "mmap", sanitize, signals_us=60)) as [stress]:
+        stress.stop_reader()
         for _ in range(N_PRODUCERS):
             stress.start_producer(SANITIZED_RECORDS if sanitize else RESERVED_RECORDS, fork=True)
         stress.overrun_reader()
