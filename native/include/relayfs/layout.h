@@ -224,13 +224,14 @@ enum relay_format { RELAY_STREAM = 0, RELAY_PACKETS = 1 };
 	uint32_t times   /* enum relay_timestamp: the clock of each record's own time (struct relay_timed_head) */
 
 /*
- * What is before each record in a buffer with `times`. It is the head of a trace's event of id 0 whose only field is the record, of
- * the type bytes (trace_store.h). The clock is read when the record's position is known, so that times are in the order of positions.
+ * The head before each record in a buffer with `times`. Head and record have the format of a trace's event with id 0 and one
+ * field, of the type bytes (trace_store.h). The clock is read when the record's position is known, so that times are in the
+ * order of positions.
  */
 struct relay_timed_head {
 	uint16_t extended; /* RELAY_TRACE_EXTENDED */
 	uint16_t id;       /* 0 */
-	uint32_t time[2];  /* its lower and its upper half */
+	uint32_t time[2];  /* lower and upper half of the time */
 	uint32_t length;   /* bytes of the record, which follow */
 };
 

@@ -85,7 +85,8 @@ int relay_merge_add_files(struct relay_merge *merge, int process, uint32_t cpu, 
 
 /*
  * Add the stream of a CPU as a buffer to which programs may be writing: of a trace, or of a channel with `times`, whose
- * records are events of id 0 with a field of the type bytes. Its data is consumed only by relay_merge_look() with `consumes`.
+ * records are events of id 0 with a field of the type bytes. Its data is consumed only by
+ * relay_merge_look() with `consumes`.
  *
  * buf     stays the caller's, who must keep it mapped until the process is removed or the merge is freed
  * is_new  also count events that were lost before this call, because no reader has counted them yet
@@ -95,8 +96,9 @@ int relay_merge_add_files(struct relay_merge *merge, int process, uint32_t cpu, 
  */
 int relay_merge_add_buffer(struct relay_merge *merge, int process, uint32_t cpu, struct rchan_buf *buf, bool is_new);
 
-/* Add a ring of a channel with `times`, which may be written to, and of which nothing is consumed; it stays the caller's as above. Returns as
- * relay_merge_add_buffer(); -EBADMSG: it is damaged. */
+/* Add the stream of a CPU as a ring with `times`, to which programs may be writing. Nothing is consumed. ring: the caller
+ * keeps it mapped until the process is removed or the merge is freed. Returns as relay_merge_add_buffer(), except that the
+ * ring needs `times`; -EBADMSG: the ring is damaged. */
 int relay_merge_add_ring(struct relay_merge *merge, int process, uint32_t cpu, struct relay_ring *ring);
 
 /*

@@ -49,7 +49,7 @@ enum {
 	    16 /* an array: the count of its numbers, 1 to 65535, is in the bits from this one on */
 };
 
-/* In so many structs a field may be. */
+/* The most structs that a field may be in. */
 enum { RELAY_TRACE_DEPTH_MAX = 8 };
 
 /*
@@ -72,8 +72,8 @@ struct relay_trace_enum {
 	uint32_t n_labels;
 };
 
-/* What a struct consists of. The macros cannot write its fields behind one another in the list of an event, so in that list a
- * struct is one field, whose type is RELAY_TRACE_IS_STRUCT. */
+/* The fields of a struct. The macros of <relayfs/trace.h> cannot insert them into the event's list of fields, so in that list a
+ * struct is one field, of the type RELAY_TRACE_IS_STRUCT. */
 struct relay_trace_members {
 	const struct relay_trace_field *fields;
 	const struct relay_trace_enum *enums;

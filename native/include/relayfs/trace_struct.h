@@ -8,11 +8,12 @@
  *
  *     trace_ui_click(id, &at);
  *
- * RELAY_TRACE_STRUCT(NAME, C_TYPE, (TYPE, MEMBER), ...) says which members of a type of C an event has: 1 to 16 of them, declared
- * as fields of an event are, and read where a tracepoint's parameter points to; if that is NULL, they are zeroes. A string may be
- * a pointer, or an array with a null byte in it. Of bytes and sequences the number is in the member NAME_length. A struct
- * is a member itself, no pointer to one. There are no arrays of structs. A struct lies in at most 7 others, the event
- * has at most 64 fields with those of its structs, and names, with those of the structs, at most 127 bytes.
+ * RELAY_TRACE_STRUCT(NAME, C_TYPE, (TYPE, MEMBER), ...) declares which members of a C type become fields: 1 to 16 members,
+ * declared like the fields of an event. The parameter of the tracepoint is a pointer to the C type; if it is NULL, all
+ * members are zero. A string is a pointer, or an array that contains a null byte. The length of bytes and sequences is in the
+ * member NAME_length. A struct in a struct is the member itself, not a pointer. There are no arrays of structs. A struct may
+ * be in at most 7 others. An event has at most 64 fields, including those of its structs. A field's name, after the names
+ * of its structs with a dot behind each, has at most 127 bytes.
  */
 #ifndef RELAYFS_TRACE_STRUCT_H
 #define RELAYFS_TRACE_STRUCT_H
@@ -21,7 +22,8 @@
 
 /* clang-format off */
 
-/* The number of its fields; and types whose sizes are how deep structs lie in it, and how long its longest name is. */
+/* The number of a struct's fields, and two types whose sizes are numbers: the depth to which structs are nested in it, and the
+ * length of its longest name. */
 #define RELAY_TRACE_COUNTED_number(ctype, type, name) +1
 #define RELAY_TRACE_COUNTED_string(name) +1
 #define RELAY_TRACE_COUNTED_bytes(name) +1
@@ -43,10 +45,11 @@
 #define RELAY_TRACE_LONGEST_sequence(ctype, number, name) char name[sizeof(#name)];
 #define RELAY_TRACE_LONGEST_enum(name, of) char name[sizeof(#name)];
 #define RELAY_TRACE_LONGEST_struct(name, of) char name[sizeof(#name) + sizeof(relay_trace_struct_##of##_longest_)];
-/* Does not compile, and names `what`, unless it is so. */
+/* Unless is_so is true, this does not compile, and the error message has the name `what`. */
 #define RELAY_TRACE_CHECK_(what, is_so) typedef char what[(is_so) ? 1 : -1] __attribute__((__unused__));
 
-/* What of a member is read once, because the program may change it while the event is written. */
+/* Variables for pointers and lengths of members. They are read once, because another thread of the program may change the
+ * members while the event is written. */
 #define RELAY_TRACE_KEPT_number(ctype, type, name)
 #define RELAY_TRACE_KEPT_string(name) const char *name; size_t name##_size_;
 #define RELAY_TRACE_KEPT_bytes(name) const void *name; size_t name##_length;
@@ -54,7 +57,7 @@
 #define RELAY_TRACE_KEPT_sequence(ctype, number, name) const ctype *name; size_t name##_length;
 #define RELAY_TRACE_KEPT_enum(name, of)
 #define RELAY_TRACE_KEPT_struct(name, of) struct relay_trace_struct_##of##_kept_ name;
-/* Reads it, and adds the member's length. */
+/* Sets these variables, and adds the length of the member's value to length_. */
 #define RELAY_TRACE_KEEP_number(ctype, type, name) length_ += sizeof(ctype);
 #define RELAY_TRACE_KEEP_string(name)                                                                                  \
 	kept_->name = from_->name;                                                                                     \
