@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from relayfs_fuse.tracefiles.thread_names import NAME_BYTES, THREADS_MAX, add
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from relayfs_fuse.tracefiles.thread_names import Names
 
@@ -35,28 +35,33 @@ def lock_holders() -> Holders:
     return holders
 
 
-def note_names(names: Names, pids: Sequence[int]) -> None:
-    """Add the names of the threads of processes, at most THREADS_MAX at once."""
-    found: Names = {}
+def note_names(names: Names, pids: Iterable[int]) -> None:
+    """Add the names of the threads of processes; at most THREADS_MAX processes and threads are looked at.
+
+    A user may have any number of them.
+    """
+    looked_at = islice(_threads_of_all(islice(pids, THREADS_MAX)), THREADS_MAX)
+    add(names, {ids: name for ids, name in looked_at if name})
+
+
+def _threads_of_all(pids: Iterable[int]) -> Iterator[tuple[tuple[int, int], bytes]]:
     for pid in pids:
         # A process or a thread may end meanwhile, and others' may be hidden from this user.
         with suppress(OSError):
-            found.update(islice(_threads(pid), THREADS_MAX - len(found)))
-    add(names, found)
+            yield from _threads(pid)
 
 
 def _threads(pid: int) -> Iterator[tuple[tuple[int, int], bytes]]:
     """Yield the numbers of a process and a thread, in their own PID namespace as in events, and the thread's name."""
     own, is_nested = _own_id(f"/proc/{pid}/status", pid)
     with os.scandir(f"/proc/{pid}/task") as tasks:
-        for task in islice(tasks, THREADS_MAX):
+        for task in tasks:
             with suppress(OSError):
                 tid = int(task.name)
                 name = _read(f"{task.path}/comm", NAME_BYTES + 1).removesuffix(b"\n")[:NAME_BYTES]
                 if is_nested:
                     tid, _ = _own_id(f"{task.path}/status", tid)
-                if name:
-                    yield (own, tid), name
+                yield (own, tid), name
 
 
 def _own_id(status: str, number: int) -> tuple[int, bool]:
