@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from fnmatch import fnmatchcase
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from relayfs_fuse.native.merge import EVER, EventKind, Merge, MergedProcess
-from relayfs_fuse.tracefiles.thread_names import add
+from relayfs_fuse.tracefiles.thread_names import THREADS_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -28,15 +28,12 @@ def merge(
     merged = Merge(since, until, condition)
     # In a rotated recording, several directories can each have a part of the same process.
     identities: dict[str, int] = {}
-    names: dict[str, Names] = defaultdict(dict)
-    for part in parts:
-        add(names[part.origin.line], part.threads)
     try:
-        for part in parts:
+        for part, names in zip(parts, thread_names_of(parts), strict=True):
             identity = identities.setdefault(part.origin.line, len(identities))
             process = process_of(part, identity, patterns)
             number = merged.add_process(process)
-            for (vpid, tid), name in (part.threads | names[part.origin.line]).items():
+            for (vpid, tid), name in names.items():
                 merged.name_thread(number, process.pid or vpid, tid, name)
             for cpu, paths in part.streams.items():
                 merged.add_files(number, cpu, paths)
@@ -44,6 +41,21 @@ def merge(
         merged.close()
         raise
     return merged
+
+
+def thread_names_of(parts: Sequence[Part]) -> list[Names]:
+    """Return the names of threads to give to each part, at most THREADS_MAX.
+
+    These are the part's own ones, and those of later parts of the process: the recorder sees a thread's name some time
+    after the thread's first event.
+    """
+    later: dict[str, Names] = {}
+    found = []
+    for part in reversed(parts):
+        own, line = part.threads, part.origin.line
+        later[line] = dict(islice((own | later.get(line, {}) | own).items(), THREADS_MAX))
+        found.append(later[line])
+    return found[::-1]
 
 
 def matches(declaration: Declaration, patterns: Sequence[str]) -> bool:

@@ -11,7 +11,7 @@ import zstandard
 from relayfs_fuse.errors import RelayError
 from relayfs_fuse.native import trace as native_trace
 from relayfs_fuse.tracefiles import ctf, thread_names
-from relayfs_fuse.tracefiles.merged import merge
+from relayfs_fuse.tracefiles.merged import merge, thread_names_of
 from relayfs_fuse.tracefiles.recorded import Clock, Recording, read_metadata
 
 SEEDS = range(300)
@@ -145,6 +145,21 @@ def test_of_too_many_names_of_threads_those_that_were_added_last_are_kept():
     assert len(names) == thread_names.THREADS_MAX
     assert (names[1, 0], names[2, 0], names[1, 2]) == (b"new", b"new", b"old")
     assert (1, 1) not in names
+
+
+def test_each_part_gets_a_bounded_number_of_names(tmp_path, recording):
+    # Of a program that makes a thread for each request, all directories together have any number of names.
+    n = thread_names.THREADS_MAX
+    for part in range(3):
+        make(tmp_path / f"{part}/p", metadata(), "cpu0")
+        names = {(1, tid): b"%d" % part for tid in (*range(part * n // 2, part * n // 2 + n // 2), 10 * n + part % 2)}
+        (tmp_path / f"{part}/p/.threads").write_bytes(thread_names.pack(names))
+    make(tmp_path / "3/p", metadata("mono"), "cpu0")
+    first, second, third, other = thread_names_of(recording(tmp_path).parts)
+    # The number 10 * n stands for another thread in the third part.
+    own = {(1, tid): b"0" for tid in (*range(n // 2), 10 * n)}
+    assert first == {**own, **{(1, tid): b"1" for tid in range(n // 2, n - 1)}}
+    assert (len(second), len(third), other) == (n, n // 2 + 1, {})
 
 
 def test_a_stream_s_files_are_in_their_order(tmp_path, recording):
