@@ -44,6 +44,8 @@ log = logging.getLogger(__name__)
 
 # How many of these files can be read at once. Each needs descriptors and mappings for all processes of its trace.
 READERS_MAX = 16
+# Of these, how many one user can read, and how many all users together, other than root and the server's user.
+USER_READERS_MAX, ALL_USERS_READERS_MAX = 4, 8
 # How many of the bytes read last can be read again.
 KEPT_BYTES = BLOCK_SIZE
 # As `relayctl view --delay`.
@@ -152,6 +154,7 @@ class MergedHandle(Handle):
 
     begin: makes its Events; may block
     thread: the thread that opened it
+    uid: the user who opened it
     n_given: how many bytes were read from it
     lines: whole lines that can be read; of the first one, a part may have been read
     changed_ns: when lines were added last, in ns since 1970
@@ -162,7 +165,7 @@ class MergedHandle(Handle):
     def __init__(self, node: MergedFile, opening: Opening) -> None:
         super().__init__(opening)
         self.begin = partial(Events, node.sort)
-        self.thread = opening.request.pid
+        self.thread, self.uid = opening.request.pid, opening.request.uid
         self.n_given = 0
         self.lines = bytearray()
         self.changed_ns = time.time_ns()

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import errno
 import logging
+import os
 from typing import TYPE_CHECKING, TypeVar
 
 import trio
 
 from relayfs_fuse.errors import RelayError
 from relayfs_fuse.fs.kinds.base import BLOCK_SIZE, GONE, READABLE
-from relayfs_fuse.fs.merged import READERS_MAX
+from relayfs_fuse.fs.merged import ALL_USERS_READERS_MAX, READERS_MAX, USER_READERS_MAX
 from relayfs_fuse.fs.nodes import failure
 from relayfs_fuse.fs.requests.waiting import notify
 
@@ -70,6 +71,7 @@ class Merging:
         self._feeds: dict[MergedHandle, _Feed] = {}
         self._nursery: trio.Nursery | None = None
         self._limiter = trio.CapacityLimiter(THREADS)
+        self._privileged = {0, os.geteuid()}
 
     async def run(self) -> None:
         """Run the tasks until cancelled."""
@@ -80,7 +82,7 @@ class Merging:
     async def read(self, handle: MergedHandle, offset: int, size: int, request: tap.Request) -> bytes:
         """Return what MergedHandle.take() returns; wait for lines until the file has caught up. b"": there are none.
 
-        OSError: EAGAIN, if there are no lines and the request may not sleep; ENFILE, READERS_MAX files are being read;
+        OSError: EAGAIN, if there are no lines and the request may not sleep; ENFILE, too many files are being read;
         the errno that has ended the task.
         """
         feed = self._feed_of(handle)
@@ -114,12 +116,21 @@ class Merging:
     def _feed_of(self, handle: MergedHandle) -> _Feed:
         feed = self._feeds.get(handle)
         if feed is None:
-            if len(self._feeds) >= READERS_MAX:
+            if not self._has_room(handle.uid):
                 raise failure(errno.ENFILE)
             assert self._nursery is not None, "run() comes first"
             feed = self._feeds[handle] = _Feed()
             self._nursery.start_soon(self._run, handle, feed)
         return feed
+
+    def _has_room(self, uid: int) -> bool:
+        """Return whether a user may read one more file; users who may not read traces keep nobody from these."""
+        users = [handle.uid for handle in self._feeds if handle.uid not in self._privileged]
+        if uid not in self._privileged and (
+            len(users) >= ALL_USERS_READERS_MAX or users.count(uid) >= USER_READERS_MAX
+        ):
+            return False
+        return len(self._feeds) < READERS_MAX
 
     async def _run(self, handle: MergedHandle, feed: _Feed) -> None:
         try:

@@ -10,9 +10,10 @@ import random
 import select
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -347,6 +348,38 @@ def test_only_readers_of_the_channel_read_what_is_merged(mount: Mount) -> None:
     assert user.run("cat", merged(mount, "app/open")).returncode == 0
     with pytest.raises(PermissionError):
         merged(mount, "app/open").open("wb")
+
+
+READ_MANY = """
+import os, sys
+n = 0
+for _ in range(17):
+    try:
+        os.read(os.open(sys.argv[1], os.O_RDONLY), 1)
+        n += 1
+    except OSError as error:
+        if n == 0:
+            sys.exit(error.strerror)
+print(n, flush=True)
+sys.stdin.read()
+"""
+
+
+def test_users_leave_root_files_to_read(mount: Mount) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("becomes other users")
+    mount.create("app/cpu", f"{PERCPU} perm=0644 uid={NOBODY}")
+    mount.path.parent.chmod(0o755)
+    with ExitStack() as stack:
+        for uid, expected in ((NOBODY, b"4\n"), (NOBODY - 1, b"4\n"), (NOBODY - 2, b"")):
+            process = subprocess.Popen(
+                [sys.executable, "-c", READ_MANY, merged(mount)], user=uid, group=uid, extra_groups=[], cwd="/",
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            )  # fmt: skip
+            stack.callback(process.communicate)
+            assert process.stdout.readline() == expected
+        assert os.strerror(errno.ENFILE) in process.stderr.readline().decode()
+        assert [cat(merged(mount)) for _ in range(2)] == [b"", b""]
 
 
 # --- what is refused ---
