@@ -94,7 +94,10 @@ def _pack_struct(members: tuple[tuple[str, Packer], ...], value: object) -> byte
     """Pack the members' values, which are in a mapping, or in their order."""
     names = [name for name, _ in members]
     values: Mapping[object, object] | tuple[object, ...]
-    values = value if isinstance(value, Mapping) else tuple(value)  # type: ignore[arg-type]  # TypeError: it has no values
+    try:
+        values = value if isinstance(value, Mapping) else tuple(value)  # type: ignore[arg-type]
+    except TypeError:
+        raise TypeError(f"it is to have {', '.join(names)}") from None
     if len(values) != len(names) or (isinstance(values, Mapping) and values.keys() != set(names)):
         raise ValueError(f"it is to have {', '.join(names)}")
     record = bytearray()
@@ -142,6 +145,8 @@ def _check_struct(path: str, members: Fields) -> None:
 
 
 def _form_of(field: str, kind: str | type[IntEnum]) -> FieldForm:
+    if not isinstance(kind, str) and not hasattr(kind, "__members__"):
+        raise ValueError(f"{field}: type {kind!r} is not a string, an IntEnum, or a mapping, for a struct")
     try:
         return field_form(kind if isinstance(kind, str) else _enum_word(kind))
     except ValueError as error:

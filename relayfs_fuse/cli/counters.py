@@ -59,8 +59,10 @@ def counters(  # noqa: PLR0913, PLR0917  # an option each
         raise click.UsageError("--json, --openmetrics and --prometheus are different formats: give one of them")
     if watch and (as_openmetrics or as_prometheus):
         raise click.UsageError("--openmetrics and --prometheus print what is there once: they do not --watch")
-    if traces and (as_json or not watch):
-        raise click.UsageError("--trace prints nothing, and writes values to traces repeatedly: give it with --watch")
+    if traces and not watch:
+        raise click.UsageError("--trace writes values to traces repeatedly: give it with --watch")
+    if traces and as_json:
+        raise click.UsageError("--trace prints nothing: give it without --json")
     count = count or (None if watch else 1)
     globs = globs or ("*",)
     with Counters(mount or _named_mount()) as opened:

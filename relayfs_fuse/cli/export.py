@@ -117,7 +117,10 @@ def _opened(output: str | None) -> Iterator[BinaryIO]:
             yield file
         return
     target = os.path.realpath(output)
-    descriptor, hidden = tempfile.mkstemp(prefix=".relayctl-", dir=os.path.dirname(target))
+    try:
+        descriptor, hidden = tempfile.mkstemp(prefix=".relayctl-", dir=os.path.dirname(target))
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, output) from None
     try:
         with open(descriptor, "wb", buffering=0) as file:
             yield file

@@ -9,8 +9,9 @@ from trace_rules import with_rules
 
 from relayfs_fuse.errors import CommandError
 from relayfs_fuse.fs.commands import trace_control
-from relayfs_fuse.fs.commands.condition import check, compile_conditions
+from relayfs_fuse.fs.commands.condition import check, compile_conditions, unmet_by_all
 from relayfs_fuse.native.trace import CONDITION_STEPS
+from relayfs_fuse.tracefiles.ctf import Declaration
 
 ENABLE = "trace enable t a:b "
 
@@ -118,3 +119,12 @@ def test_conditions_of_a_trace_that_are_too_many_or_too_long_are_refused() -> No
     with_rules(f'enable t a:b if x == "{"x" * 1020}"')
     with pytest.raises(CommandError, match="longer than 2047 bytes"):
         with_rules(*(f'enable t a:x{number} if x == "{"ä" * 400}"' for number in range(3)))
+
+
+def test_the_reason_why_no_event_meets_a_condition_is_the_one_that_helps() -> None:
+    events = [Declaration(0, b"", f"a:{kind}", ((kind, kind),)) for kind in ("string", "u8")]
+    # The first event has no such field; that of the second has another form.
+    assert unmet_by_all('u8 == "x"', events) == "a:u8 has u8 as u8"
+    assert unmet_by_all("none == 5", events) == "a:string has no field none"
+    assert unmet_by_all("u8 == 5", events) is None
+    assert unmet_by_all("u8 == 5", []) is None

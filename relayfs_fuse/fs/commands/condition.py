@@ -258,14 +258,17 @@ def unmet(text: str, fields: Iterable[tuple[str, str]], level: int | None) -> st
 
 
 def unmet_by_all(text: str, declarations: Iterable[Declaration]) -> str | None:
-    """Return why a condition refuses each of these events: of the first one, with its name. None: it may take one."""
-    reason = None
+    """Return why a condition refuses each of these events, for one of them, with its name. None: it may take one.
+
+    That an event has the field in another form says more than that another event has no such field.
+    """
+    reasons: dict[str, str] = {}
     for one in declarations:
         lacks = unmet(text, one.fields, one.level)
         if not lacks:
             return None
-        reason = reason or f"{one.name} {lacks}"
-    return reason
+        reasons.setdefault(lacks, f"{one.name} {lacks}")
+    return reasons[min(reasons, key=lambda lacks: lacks.startswith("has no "))] if reasons else None
 
 
 def _comparisons(node: _Node) -> Iterator[_Comparison]:

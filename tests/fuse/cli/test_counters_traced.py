@@ -83,6 +83,6 @@ def test_a_trace_that_is_started_later_gets_all_values(mount):
 
 
 def test_trace_is_for_watching(mount):
-    for options in [["--trace"], ["--trace", "--watch", "--json"]]:
+    for options, said in [(["--trace"], "with --watch"), (["--trace", "--watch", "--json"], "without --json")]:
         done = relayctl(mount, "counters", *options)
-        assert (done.returncode, "give it with --watch" in done.stderr) == (2, True)
+        assert (done.returncode, f"give it {said}\n" in done.stderr) == (2, True)

@@ -417,6 +417,9 @@ def test_a_file_appears_when_it_is_whole(store, run, out, tmp_path):
     assert sorted(os.listdir(tmp_path)) == ["exported", "out"]
     (tmp_path / "usual").touch()
     assert target.stat().st_mode == (tmp_path / "usual").stat().st_mode
+    nowhere = tmp_path / "none" / "exported"
+    done = relayctl("export", out, "-o", nowhere)
+    assert (done.returncode, done.stderr) == (1, f"relayctl: {nowhere}: No such file or directory\n")
 
 
 def test_a_file_that_cannot_be_whole_does_not_appear(store, run, out, tmp_path):

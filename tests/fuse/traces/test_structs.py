@@ -162,6 +162,7 @@ def nested(depth: int) -> Any:
     [
         ({}, "s: a struct has at least one field"),
         ({"x": {}}, "s.x: a struct has at least one field"),
+        (5, "s: type 5 is not a string, an IntEnum, or a mapping"),
         ({"x": "u7"}, "s.x: type 'u7' is not one of"),
         ({"x.y": "u8"}, "s.x.y: the name of a field has letters"),
         ({"\u00e9": "u8"}, "a name is not allowed"),
@@ -193,7 +194,7 @@ event([-1, ["end"]])
 """,
     )
     assert said.splitlines() == [
-        "TypeError a:b: at=5: 'int' object is not iterable",
+        "TypeError a:b: at=5: it is to have x, to",
         "ValueError a:b: at=(1,): it is to have x, to",
         "ValueError a:b: at={'x': 1}: it is to have x, to",
         "ValueError a:b: at={'x': 1, 'z': {'y': ''}}: it is to have x, to",
