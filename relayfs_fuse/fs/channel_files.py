@@ -15,7 +15,7 @@ from relayfs_fuse import native
 from relayfs_fuse.fs.attributes import Attributes
 from relayfs_fuse.fs.kinds.base import BLOCK_SIZE
 from relayfs_fuse.fs.kinds.handles import TOKEN_BYTES, HoldHandle, MemHandle
-from relayfs_fuse.fs.merged import MergedFile, Sort
+from relayfs_fuse.fs.merged import LONGEST_BYTES, MergedFile, Sort
 from relayfs_fuse.fs.nodes import Node, TextFile, failure
 from relayfs_fuse.native.tables import PERMS
 from relayfs_fuse.reading.records import Records
@@ -182,7 +182,7 @@ def _follow(
         for one in stored:
             memories.append(memory.of_descriptor(one.descriptor))
             stack.callback(memories[-1].close)
-        records = Records(memories, times, say)
+        records = Records(memories, times, say, longest=LONGEST_BYTES)
         stack.pop_all()
     with records:
         yield records

@@ -48,6 +48,9 @@ READERS_MAX = 16
 USER_READERS_MAX, ALL_USERS_READERS_MAX = 4, 8
 # How many of the bytes read last can be read again.
 KEPT_BYTES = BLOCK_SIZE
+# What a record of a channel may take of the server's memory, which has many copies of it at once; in merged.json they
+# have up to six times as many bytes. Any record that write(2) has written is shorter.
+LONGEST_BYTES = BLOCK_SIZE
 # As `relayctl view --delay`.
 DELAY_NS = 200_000_000
 # The end of the file is fixed after so many looks that left nothing unread: the first finds events, the second the

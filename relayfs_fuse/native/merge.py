@@ -55,6 +55,7 @@ class MergedProcess:
     clock: ticks per second; the seconds and ticks between 1970 and the clock's zero
     live_clock: the Clock.number of its clock, which add_buffer() needs; 0: only files are added
     is_past: whether its clock is that of an earlier boot
+    longest: how many bytes of memory an event of a buffer may take; 0: 16 MiB
     """
 
     name: str
@@ -65,6 +66,7 @@ class MergedProcess:
     kinds: Sequence[EventKind]
     live_clock: int = 0
     is_past: bool = False
+    longest: int = 0
 
 
 class MergeStats(NamedTuple):
@@ -122,6 +124,7 @@ class Merge(library.Handle):
         c_process.vpid_at, c_process.vtid_at = at.get("vpid", -1), at.get("vtid", -1)
         c_process.freq, c_process.offset_s, c_process.offset = process.clock
         c_process.clock, c_process.is_past = process.live_clock, process.is_past
+        c_process.longest = process.longest
         c_process.layouts = _layouts(4 * len(process.context), process.kinds)
         return library.check(lib.relay_merge_add_process(self._open, c_process), process.name)
 

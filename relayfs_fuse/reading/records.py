@@ -38,11 +38,17 @@ class Records(Closing):
     times: the number of their clock
     say: called with a line for users when something goes wrong
     since: records before this time are left out, ns since 1970
+    longest: how many bytes of memory a record may take, a power of two; longer ones count as lost; 0: 16 MiB
     merged: where the records are
     """
 
     def __init__(
-        self, memories: Sequence[native.ChannelMemory], times: int, say: Callable[[str], None], since: int = 0
+        self,
+        memories: Sequence[native.ChannelMemory],
+        times: int,
+        say: Callable[[str], None],
+        since: int = 0,
+        longest: int = 0,
     ) -> None:
         ticks = _conversion(times)
         self.merged = Merge(since)
@@ -54,7 +60,7 @@ class Records(Closing):
         # Each buffer is a process of its own for the merge, from which it can be removed.
         self._numbers: dict[int, int] = {}
         for cpu, memory in enumerate(memories):
-            process = MergedProcess("", 0, cpu, (), ticks, (_RECORD,), live_clock=times)
+            process = MergedProcess("", 0, cpu, (), ticks, (_RECORD,), live_clock=times, longest=longest)
             self._numbers[cpu] = self.merged.add_process(process)
             try:
                 memory.add_to(self.merged, self._numbers[cpu], cpu)

@@ -57,6 +57,8 @@ struct relay_merge_process {
 	/* For relay_merge_add_buffer(). clock: enum relay_timestamp; 0: none. is_past: 1 if the buffers were written in
 	 * an earlier boot, so that nothing more is written to them and the clock cannot be read. */
 	uint32_t clock, is_past;
+	/* Also for that: how many bytes of memory an event may take; longer ones count as lost. A power of two; 0: 16 MiB. */
+	uint32_t longest, unused;
 	/* Its declared events; those without names (relay_layouts_add) are left out. relay_merge_add_process() becomes
 	 * the owner, also if it fails, and frees them. */
 	struct relay_layouts *layouts;

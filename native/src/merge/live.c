@@ -20,10 +20,9 @@
 #include <stdlib.h>
 
 enum {
-	FIRST_ROOM = 1 << 16, /* bytes of a piece; grow() makes it longer for a longer event, up to ROOM_MAX */
-	ROOM_MAX = 1 << 24,
-	QUEUE_MAX = 1 << 22, /* nothing is copied while the queue has more bytes */
-	TRIES = 1000         /* a buffer is damaged after so many looks in a row that return -EAGAIN and do not move */
+	FIRST_ROOM = 1 << 16, /* bytes of a piece; for a longer event grow() has up to relay_traced.longest */
+	QUEUE_MAX = 1 << 22,  /* nothing is copied while the queue has more bytes */
+	TRIES = 1000          /* a buffer is damaged after so many looks in a row that return -EAGAIN and do not move */
 };
 
 /* A packet in the queue: a head, and events that were checked. */
@@ -103,7 +102,8 @@ static void put(struct live_source *live, struct chunk *chunk, uint64_t begin, u
 static bool grow(struct live_source *live)
 {
 	size_t room = 2 * live->room;
-	if (live->followed->piece.length < live->room || live->room >= live->followed->longest || room > ROOM_MAX)
+	if (live->followed->piece.length < live->room || live->room >= live->followed->longest ||
+	    room > live->traced->longest)
 		return false;
 	unsigned char *more = realloc(live->copy, room);
 	if (!more)

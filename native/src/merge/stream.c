@@ -10,7 +10,7 @@
 #include <errno.h>
 #include <stdlib.h>
 
-enum { CONTEXT_WORD = sizeof(uint32_t) };
+enum { CONTEXT_WORD = sizeof(uint32_t), LONGEST = 1 << 24 };
 static const uint64_t NS = 1000000000;
 
 /* --- processes --- */
@@ -53,6 +53,7 @@ int relay_traced_init(struct relay_traced *traced, const struct relay_merge_proc
 	                                .layouts = process->layouts,
 	                                .freq = process->freq,
 	                                .clock = process->clock,
+	                                .longest = process->longest ? process->longest : LONGEST,
 	                                .is_past = process->is_past};
 	/* perfetto.c uses this number for a bit of each event, and for its names. */
 	for (size_t i = 0; i < process->layouts->n; i++)

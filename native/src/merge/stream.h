@@ -57,7 +57,8 @@ struct relay_traced {
 	/* Of its clock: time = base + (ticks * mult >> shift) */
 	uint64_t base, mult, freq;
 	uint32_t shift;
-	uint32_t clock; /* enum relay_timestamp; 0: all its streams are files */
+	uint32_t clock;   /* enum relay_timestamp; 0: all its streams are files */
+	uint32_t longest; /* the most bytes of an event that is copied from a buffer */
 	bool is_past;
 };
 

@@ -19,6 +19,7 @@ from pathlib import Path
 import pytest
 from build import PROGRAMS, compile_c
 from mounts import DEADLINE_S, NOBODY, Mount, User, wait_until
+from tracing import relayctl
 
 from relayfs_fuse import Channel, Reader, Ring, native
 
@@ -191,6 +192,27 @@ def test_long_records_are_read_in_parts_and_merged_as_a_whole(mount: Mount, opti
         assert [file.read(4096), file.read(10)] == [b"first\n", long[:10]]
     # Who closes a file in the middle of a record leaves all of it.
     assert cat(path) == long + b"last\n"
+
+
+@pytest.mark.parametrize("options", ["n_subbufs=4 subbuf_size=2M buffers=single", "type=ring size=8M framing=line"])
+def test_a_record_that_takes_much_of_the_servers_memory_is_left_to_view(mount: Mount, options: str) -> None:
+    mount.expect("app/cpu: cpu 0: ")
+    channel = mount.create("app/cpu", f"{options} times=mono")
+    records = (b"first\n", b"x" * (1 << 20) + b"\n", b"last\n")
+    if "ring" in options:
+        with Ring(channel) as ring:
+            for record in records:
+                ring.output(record)
+    else:
+        with Channel(channel) as chan:
+            assert chan.write_many(records[:2]) == 2
+            mount.command("flush app/cpu")
+            chan.write(records[2])
+    lines = cat(merged(mount)).splitlines()
+    assert [line for line in lines if not line.startswith(b"# cpu 0: times or lengths")] == [
+        b"first", b"# cpu 0: 1 record is lost", b"last",
+    ]  # fmt: skip
+    assert "x" * (1 << 20) in relayctl("view", "app/cpu", "--mount", mount.path).stdout
 
 
 def test_a_program_that_polls_is_told_of_records(mount: Mount) -> None:
