@@ -100,6 +100,8 @@ int relay_ring_follow_copy(struct relay_ring_follow *follow, struct relay_ring_c
                            uint32_t *work)
 {
 	struct relay_ring *ring = follow->ring;
+	const uint64_t began = follow->counts.position;
+	bool is_stuck = false;
 	for (int tries = 0; tries < COPY_TRIES && *work; tries++) {
 		struct relay_ring_counts counts = follow->counts;
 		uint32_t length = 0;
@@ -108,6 +110,8 @@ int relay_ring_follow_copy(struct relay_ring_follow *follow, struct relay_ring_c
 			relay_damage_forget(&ring->damage);
 			if (ring->mode != RELAY_OVERWRITE && catch_up(follow))
 				return -EBADMSG;
+			/* Producers overwrite only what was consumed, and catch_up() has passed that. */
+			is_stuck = ring->mode != RELAY_OVERWRITE && follow->counts.position == began;
 			continue;
 		}
 		if (result == -EBADMSG)
@@ -118,6 +122,9 @@ int relay_ring_follow_copy(struct relay_ring_follow *follow, struct relay_ring_c
 		if (result != 1)
 			return result == -EINPROGRESS ? -EAGAIN : 0;
 	}
+	if (is_stuck)
+		return relay_damage_say(
+		    &ring->damage, "the producer position is more than the ring's size ahead of the consumer position");
 	return -EAGAIN;
 }
 

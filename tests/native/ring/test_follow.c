@@ -128,6 +128,29 @@ TEST(what_is_overwritten_or_refused_is_counted)
 	CHECK_EQ(relay_ring_follow_lost(&other), refused);
 }
 
+TEST(a_producer_position_that_cannot_be_is_damage)
+{
+	AUTOPTR(relay_ring) ring = make_timed(RELAY_NO_OVERWRITE);
+	struct relay_ring_follow follow = follow_of(ring);
+	struct relay_ring_copy record;
+	char copy[RECORD];
+	uint64_t *reserved = (uint64_t *)((char *)ring->mapping.base + PAGE), was;
+
+	CHECK_EQ(output_letters(ring, 'a', RECORD, 0), 0);
+	CHECK_FOLLOWED(&follow, "a");
+	was = *reserved;
+	/* Who waits for such a position to change is kept waiting by whoever has stored it. */
+	for (int i = 0; i < 3; i++) {
+		uint32_t work = RELAY_RING_WORK;
+		*reserved = i == 0 ? 0 : i == 1 ? was + 2 * SIZE : ~0ull;
+		CHECK_EQ(relay_ring_follow_copy(&follow, &record, copy, sizeof(copy), &work), -EBADMSG);
+		CHECK(*relay_ring_damage(ring));
+	}
+	*reserved = was;
+	CHECK_EQ(output_letters(ring, 'b', RECORD, 0), 0);
+	CHECK_FOLLOWED(&follow, "b");
+}
+
 TEST(no_word_leads_out_of_the_memory_or_into_a_loop)
 {
 	for (uint32_t mode = RELAY_NO_OVERWRITE; mode <= RELAY_OVERWRITE; mode++) {
