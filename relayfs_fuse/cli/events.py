@@ -1,12 +1,15 @@
-"""relayctl events: the events that running programs could write, and the traces that take them."""
+"""relayctl events: the events that running programs could write, which traces take them, and how often."""
 
 from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
+from collections import Counter
 from contextlib import closing
 from dataclasses import dataclass, field
+from threading import Event
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -22,6 +25,8 @@ from relayfs_fuse.cli.common import (
 )
 from relayfs_fuse.native import trace as native_trace
 from relayfs_fuse.native.events import LEVELS
+from relayfs_fuse.reading.counting import count_events
+from relayfs_fuse.reading.room import permit_many_files
 from relayfs_fuse.reading.running import RunningProgram, running_programs
 from relayfs_fuse.reading.source import find_mount, find_store
 from relayfs_fuse.tracefiles.merged import matches
@@ -34,15 +39,26 @@ if TYPE_CHECKING:
 
 # How many programs a line names; --json names all.
 _PROGRAMS_MAX = 3
+_SECONDS_MAX = 1_000_000
+# The place of the counts in a line: behind the traces.
+_COUNT_AT = 3
+# By the name of a trace: the declarations whose events it got, and how many.
+_Counts = dict[str, list[tuple["Declaration", int]]]
 
 
 @dataclass
 class _Event:
-    """Declarations of running programs that are equal, whatever their ids."""
+    """Declarations that are equal, whatever their ids.
+
+    processes: the running programs that have it
+    traces: those that take it
+    count: how often it was written to the trace that got most of it; None: to none of the traces that were followed
+    """
 
     declaration: Declaration
     processes: list[Process] = field(default_factory=list)
     traces: set[str] = field(default_factory=set)
+    count: int | None = None
 
 
 @click.command()
@@ -50,10 +66,17 @@ class _Event:
 @mount_option
 @store_option
 @json_option
-def events(patterns: tuple[str, ...], mount: str | None, store: str | None, json_wanted: bool) -> None:
+@click.option(
+    "--count", "seconds", type=click.IntRange(1, _SECONDS_MAX), metavar="SECONDS",
+    help="Follow the traces for so long, and show how often each event is written.",
+)  # fmt: skip
+def events(
+    patterns: tuple[str, ...], mount: str | None, store: str | None, json_wanted: bool, seconds: int | None
+) -> None:
     """List the events of running programs, whether or not a trace takes them.
 
-    A line is PROVIDER:NAME, the level, the traces that take it, the programs, where it is declared, and its fields.
+    A line is PROVIDER:NAME, the level, the traces that take it, with --count the number of times that it was written,
+    the programs, where it is declared, and its fields.
 
     PATTERN is a glob of PROVIDER:NAME.
     """
@@ -61,14 +84,21 @@ def events(patterns: tuple[str, ...], mount: str | None, store: str | None, json
     control_files = _control_files(mount, store)
     with closing(native_trace.Traces(control_files[0])) as control:
         traces = sorted(control.all().values(), key=lambda trace: trace.name)
+    counts = {} if seconds is None else _count(find_store(mount, store), traces, patterns, seconds)
     programs = list(running_programs(control_files))
-    found = _events(programs, traces, patterns)
+    found = _events(programs, traces, patterns, counts)
     unread = [program for program in programs if program.reason]
     if json_wanted:
         reasons = [{**_describe_process(one.process), "reason": one.reason} for one in unread]
-        click.echo(json.dumps({"events": [_describe(event) for event in found], "unreadable": reasons}))
+        shown = [_describe(event) | ({} if seconds is None else {"count": event.count}) for event in found]
+        click.echo(json.dumps({"events": shown, "unreadable": reasons}))
     else:
-        show_table(["EVENT", "LEVEL", "TRACES", "PROGRAMS", "DECLARED", "FIELDS"], [_row(event) for event in found])
+        titles, rows = ["EVENT", "LEVEL", "TRACES", "PROGRAMS", "DECLARED", "FIELDS"], [_row(event) for event in found]
+        if seconds is not None:
+            titles.insert(_COUNT_AT, "COUNT")
+            for row, event in zip(rows, found, strict=True):
+                row.insert(_COUNT_AT, "-" if event.count is None else str(event.count))
+        show_table(titles, rows)
         for one in unread:
             say(f"the events of {_name(one.process)} cannot be read: {one.reason}")
     if not found:
@@ -84,18 +114,49 @@ def _control_files(mount: str | None, store: str | None) -> list[str]:
     return [path for path in (in_store, *in_mount) if os.access(path, os.R_OK)] or [in_store]
 
 
-def _events(programs: Iterable[RunningProgram], traces: Sequence[Trace], patterns: Sequence[str]) -> list[_Event]:
+def _count(store: str, traces: Sequence[Trace], patterns: Sequence[str], seconds: int) -> _Counts:
+    """Follow the traces for so long, or until ^C."""
+    permit_many_files()
+    boot = native_trace.boot_id()
+    names = [trace.name for trace in traces if trace.is_started and trace.boot == boot]
+    if not names:
+        say("no trace is started, so that nothing is counted")
+        return {}
+    is_told_to_end = Event()
+    before = signal.signal(signal.SIGINT, lambda *_: is_told_to_end.set())
+    try:
+        return count_events(store, names, patterns, seconds, say=say, is_told_to_end=is_told_to_end.is_set)
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _events(
+    programs: Iterable[RunningProgram], traces: Sequence[Trace], patterns: Sequence[str], counts: _Counts
+) -> list[_Event]:
     found: dict[object, _Event] = {}
     takes = {trace.name: native_trace.taker(trace) for trace in traces}
     for program in programs:
         for one in program.declarations:
             if not matches(one, patterns):
                 continue
-            event = found.setdefault((one.name, one.place, one.level, one.fields), _Event(one))
+            event = found.setdefault(_key(one), _Event(one))
             if program.process not in event.processes[-1:]:
                 event.processes.append(program.process)
             event.traces.update(name for name, is_taken in takes.items() if is_taken(program.process, one.name))
+    for trace, counted in counts.items():
+        n_of: Counter[object] = Counter()
+        for one, n in counted:
+            n_of[_key(one)] += n
+            found.setdefault(_key(one), _Event(one)).traces.add(trace)
+        for key, event in found.items():
+            if trace in event.traces:
+                event.count = max(event.count or 0, n_of[key])
     return sorted(found.values(), key=lambda event: (event.declaration.name, event.declaration.place))
+
+
+def _key(declaration: Declaration) -> object:
+    """Return what equal declarations have in common."""
+    return declaration.name, declaration.place, declaration.level, declaration.fields
 
 
 def _level(declaration: Declaration) -> str | None:

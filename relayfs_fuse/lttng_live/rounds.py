@@ -71,7 +71,7 @@ class Rounds(Closing):
         self._n_declared: dict[int, int] = {}
         with ExitStack() as stack:
             source = stack.enter_context(closing(Source(trace.name, store, trace.id)))
-            since = 0 if is_whole else _now(source)
+            since = 0 if is_whole else source.now()
             self._live = stack.enter_context(
                 Live(source, Wanted(since=since, share=VIEWERS_MAX + 1), say, consumes=True)
             )
@@ -133,11 +133,3 @@ class Rounds(Closing):
             return text
         # The clocks of Live, so that the timestamps of all processes, also of later ones, are converted alike.
         return ctf.preamble(followed.process.origin, self._live.clocks, (0, 0)) + text
-
-
-def _now(source: Source) -> int:
-    """Return the present time, ns since 1970, by the trace's clocks: CLOCK_REALTIME may have been set since."""
-    if source.is_of_earlier_boot:
-        return time.time_ns()
-    made = source.trace.made
-    return made.real_ns + source.clocks().mono_ns - made.mono_ns

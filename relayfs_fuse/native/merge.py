@@ -317,3 +317,30 @@ class Packets(library.Handle):
             identity, cpu, begin, end, lost, n_events = map(int, numbers)
             found.append(StreamPacket(identity, cpu, begin, end, lost, n_events, events))
         return found, is_all
+
+
+class Counts(library.Handle):
+    """Count the events that a merge gives out; the caller closes the merge after this."""
+
+    def __init__(self, merge: Merge) -> None:
+        pointer = lib.relay_counts_new(merge.pointer)
+        if pointer == ffi.NULL:
+            raise MemoryError
+        super().__init__(pointer)
+        self._merge = merge  # it is used until this is closed
+
+    def close(self) -> None:
+        """Free the counts."""
+        lib.relay_counts_free(self._disown())
+
+    def gather(self) -> None:
+        """Count the events that the merge gives out now."""
+        library.check(lib.relay_counts_gather(self._open))
+
+    def all(self) -> dict[tuple[int, int], int]:
+        """Return how many were counted so far, by the MergedProcess.identity and the event's id."""
+        count = ffi.new("struct relay_merge_count *")
+        found = {}
+        while lib.relay_counts_next(self._open, count):
+            found[int(count.identity), int(count.id)] = int(count.n)
+        return found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import time
 from typing import TYPE_CHECKING
 
 from relayfs_fuse import inotify, native
@@ -107,6 +108,13 @@ class Source:
         if self.trace.boot == native_trace.boot_id():
             return native_trace.read_clocks(self.trace.clock)
         return self.trace.latest if self.trace.latest.mono_ns else self.trace.made
+
+    def now(self) -> int:
+        """Return the present time, ns since 1970, by the trace's clocks: CLOCK_REALTIME may have been set since."""
+        if self.is_of_earlier_boot:
+            return time.time_ns()
+        made = self.trace.made
+        return made.real_ns + self.clocks().mono_ns - made.mono_ns
 
     def processes(self) -> list[str]:
         """Return the names of the directories of processes that the trace has now."""

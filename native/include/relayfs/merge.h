@@ -237,6 +237,30 @@ int relay_packets_gather(struct relay_packets *packets, uint64_t floor);
 /* Get the next packet, valid until the next relay_packets_gather(). 1; 0: there are no more. */
 int relay_packets_next(struct relay_packets *packets, struct relay_merge_packet *packet);
 
+/* --- counts --- */
+
+struct relay_counts;
+
+/* How many events of an id a process has written. */
+struct relay_merge_count {
+	uint32_t identity; /* of struct relay_merge_process */
+	uint32_t id;
+	uint64_t n;
+};
+
+/* Count the events of a merge, which stays the caller's, must live as long, and must not have an exporter or packets.
+ * NULL: no memory. */
+struct relay_counts *relay_counts_new(struct relay_merge *merge);
+void relay_counts_free(struct relay_counts *counts);
+
+/* Count the events that the merge can output now, in addition to those of earlier calls. 0; -ENOMEM: some were not
+ * counted yet, as if they could not be output yet. */
+int relay_counts_gather(struct relay_counts *counts);
+
+/* Get the next count, in no particular order. Do not call relay_counts_gather() before it returns 0. 1; 0: there are no
+ * more, and the next call begins anew. */
+int relay_counts_next(struct relay_counts *counts, struct relay_merge_count *count);
+
 #ifdef __cplusplus
 }
 #endif

@@ -2,6 +2,8 @@
 
 import json
 import os
+import re
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -9,11 +11,13 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
+import forking
 import pytest
 from build import ROOT, compile_c
 from making import Maker
 from mounts import DEADLINE_S, NOBODY, Mount, tmpfs_directory, wait_until
 from traced import environment_of, relayctl, start_trace, traced
+from traced import program as traced_program
 from tracing import RELAYCTL
 
 pytestmark = pytest.mark.one_mount
@@ -102,6 +106,27 @@ def waiting(mount: Mount, user: int | None = None) -> Iterator[Maker]:
         yield program
 
 
+@contextmanager
+def counting(mount: Mount, buffers: list[Path], *words: str) -> Iterator[subprocess.Popen[str]]:
+    """Start counting, until finish_counting(); wait until these directories of programs in the store are read."""
+    command = [RELAYCTL, "events", "--count", "1000000", *words]
+    with forking.start(
+        command, env=environment_of(mount), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            maps = Path(f"/proc/{process.pid}/maps")
+            wait_until(lambda: all(f"{path}/cpu/mem" in maps.read_text() for path in buffers), "buffers are read")
+            yield process
+        finally:
+            process.kill()
+
+
+def finish_counting(process: subprocess.Popen[str]) -> subprocess.CompletedProcess[str]:
+    process.send_signal(signal.SIGINT)
+    out, said = process.communicate(timeout=DEADLINE_S)
+    return subprocess.CompletedProcess(process.args, process.returncode, out, said)
+
+
 def test_events_are_listed_before_a_trace_takes_them(mount):
     with waiting(mount) as one, waiting(mount) as other:
         found = events(mount)
@@ -135,6 +160,66 @@ def test_traces_that_take_an_event_are_named(mount):
     finally:
         for name in ("steps", "all", "foreign", "stopped"):
             mount.command(f"trace remove {name}")
+
+
+def test_events_are_counted_while_they_are_written(mount):
+    """Those of before are not; those of a program that has ended are; two traces do not count one event twice."""
+    for command in (
+        "create most", "enable most *:step", "disable most other:step", "start most", "create some",
+        "enable some test:step if seq < 100", "enable some judge:before", "start some",
+    ):  # fmt: skip
+        mount.command(f"trace {command}")
+    try:
+        with waiting(mount) as one, waiting(mount) as other:
+            for program in (one, other):
+                program.ask("step 7")
+            buffers = [mount.store / trace / f"traced-{one.process.pid}" for trace in ("most", "some")]
+            with counting(mount, [*buffers, mount.store / "most" / f"traced-{other.process.pid}"], "--json") as process:
+                one.ask("step 1000")
+                other.ask("step 234")
+                one.ask("other 50")
+                other.ask("emit 10")
+                subprocess.run([traced_program("traced"), "--steps", "5"], env=environment_of(mount), check=True)
+                done = finish_counting(process)
+        assert (done.returncode, done.stderr) == (0, "")
+        found = {event["name"]: (event["count"], event["traces"]) for event in listed(done)["events"]}
+        assert found == {
+            "judge:after": (None, []), "judge:before": (0, ["some"]), "judge:step": (10, ["most"]),
+            "long:text": (None, []), "other:step": (None, []), "test:step": (1239, ["most", "some"]),
+        }  # fmt: skip
+    finally:
+        for name in ("most", "some"):
+            mount.command(f"trace remove {name}")
+
+
+def test_what_is_lost_while_events_are_counted_is_said(mount):
+    start_trace(mount, "full", "mode=no-overwrite subbuf_size=4K n_subbufs=2")
+    try:
+        with waiting(mount) as program:
+            program.ask("step 1")
+            with counting(mount, [mount.store / "full" / f"traced-{program.process.pid}"], "test:*") as process:
+                program.ask("step 4000")
+                program.ask("step 1000")
+                done = finish_counting(process)
+        said = re.fullmatch(
+            r"relayctl: full: (\d+) events were lost meanwhile, so that counts may be too low\n", done.stderr
+        )
+        assert said, done.stderr
+        assert done.stdout.split()[:4] == ["test:step", "-", "full", str(5000 - int(said[1]))]
+        assert done.returncode == 0
+    finally:
+        mount.command("trace remove full")
+
+
+def test_counting_needs_a_trace_and_seconds(mount):
+    with waiting(mount):
+        done = relayctl(mount, "events", "--count", "1000000", "test:*")
+    assert done.stderr == "relayctl: no trace is started, so that nothing is counted\n"
+    assert done.stdout.split()[:4] == ["test:step", "-", "-", "-"]
+    for value, why in (("0", "0 is not in the range 1<=x<=1000000."), ("nan", "'nan' is not a valid integer range.")):
+        done = relayctl(mount, "events", "--count", value)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert done.stderr.endswith(f"Invalid value for '--count': {why}\n")
 
 
 def test_all_forms_of_fields_are_named_as_they_are_declared(mount, tmp_path):
