@@ -17,8 +17,8 @@ ROUNDS = 15
 FORMATS = ("text", "json", "chrome", "perfetto", "text-f64", "json-f64", "chrome-f64", "perfetto-f64")
 # What relay_merge_next() needs.
 MERGE = (
-    *("src/merge/merge.c", "src/merge/stream.c"),
-    *("src/trace/event_copy.c", "src/trace/layouts.c", "src/trace/field_types.c"),
+    *("src/merge/merge.c", "src/merge/stream.c", "src/merge/filter.c"),
+    *("src/trace/event_copy.c", "src/trace/layouts.c", "src/trace/field_types.c", "src/trace/condition.c"),
 )
 
 LIMITS = [
