@@ -7,26 +7,16 @@
  * have taken a ticket and not written the record.
  */
 #define _GNU_SOURCE
-#include <errno.h>
-#include <fcntl.h>
-#include <pthread.h>
+#include "tickets.h"
+
 #include <relayfs/relay.h>
 #include <relayfs/ring.h>
 #include <sched.h>
-#include <stdbool.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
 enum { RECORD_MAX = 800 };
-
-static struct shared {
-	uint64_t next;
-	pthread_mutex_t lock;
-} * shared;
 
 static struct rchan *chan;
 static struct relay_rings *rings;
@@ -80,40 +70,16 @@ static void run(const char *way, unsigned process, unsigned long n)
 	for (unsigned long i = 0; i < n; i++) {
 		int err;
 
-		if (pthread_mutex_lock(&shared->lock) == EOWNERDEAD)
-			pthread_mutex_consistent(&shared->lock);
+		lock_tickets();
 		size_t length = format(record, shared->next++, process);
 		while ((err = write_once(way, record, length)) == -ENOSPC || err == -EAGAIN)
 			usleep(1000);
-		pthread_mutex_unlock(&shared->lock);
+		unlock_tickets();
 		if (err)
 			exit(3);
 		sched_yield(); /* otherwise one process might take all its tickets before another takes one */
 	}
 	exit(0);
-}
-
-/* A file that is new is locked while its mutex is made. */
-static void share(const char *path)
-{
-	int fd = open(path, O_RDWR | O_CREAT, 0600);
-	pthread_mutexattr_t attributes;
-
-	if (fd < 0 || lockf(fd, F_LOCK, 0) != 0)
-		exit(1);
-	const bool is_new = lseek(fd, 0, SEEK_END) == 0;
-	if (ftruncate(fd, sizeof(*shared)) != 0)
-		exit(1);
-	shared = mmap(NULL, sizeof(*shared), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-	if (shared == MAP_FAILED)
-		exit(1);
-	if (is_new) {
-		pthread_mutexattr_init(&attributes);
-		pthread_mutexattr_setpshared(&attributes, PTHREAD_PROCESS_SHARED);
-		pthread_mutexattr_setrobust(&attributes, PTHREAD_MUTEX_ROBUST);
-		pthread_mutex_init(&shared->lock, &attributes);
-	}
-	close(fd);
 }
 
 int main(int argc, char **argv)
