@@ -246,16 +246,25 @@ class Style:
     marks_late: bool = False
 
 
-class Export(library.Handle):
-    """Format the events that a merge gives out; the caller closes the merge after this."""
+class _Consumer(library.Handle):
+    """Takes the events that a merge gives out; the caller closes the merge after this."""
+
+    def __init__(self, merge: Merge, pointer: Any) -> None:
+        if pointer == ffi.NULL:
+            raise MemoryError
+        super().__init__(pointer)
+        self._merge = merge  # it is used until this is closed
+
+
+class Export(_Consumer):
+    """Format the events that a merge gives out."""
 
     def __init__(self, merge: Merge, style: Style) -> None:
         options = ffi.new("struct relay_export_options *")
         options.format, options.times = FORMATS[style.file_format], TIMES[style.times]
         options.mono_offset = style.mono_offset
         options.has_colours, options.is_brief, options.marks_late = style.has_colours, style.is_brief, style.marks_late
-        super().__init__(library.not_null(lib.relay_export_new(merge.pointer, options), style.file_format))
-        self._merge = merge  # it is used until this is closed
+        super().__init__(merge, library.not_null(lib.relay_export_new(merge.pointer, options), style.file_format))
 
     def close(self) -> None:
         """Free the memory of the last piece."""
@@ -289,15 +298,11 @@ class StreamPacket(NamedTuple):
     events: bytes
 
 
-class Packets(library.Handle):
-    """Make packets of the events that a merge gives out; the caller closes the merge after this."""
+class Packets(_Consumer):
+    """Make packets of the events that a merge gives out."""
 
     def __init__(self, merge: Merge) -> None:
-        pointer = lib.relay_packets_new(merge.pointer)
-        if pointer == ffi.NULL:
-            raise MemoryError
-        super().__init__(pointer)
-        self._merge = merge  # it is used until this is closed
+        super().__init__(merge, lib.relay_packets_new(merge.pointer))
 
     def close(self) -> None:
         """Free the packets."""
@@ -319,15 +324,11 @@ class Packets(library.Handle):
         return found, is_all
 
 
-class Counts(library.Handle):
-    """Count the events that a merge gives out; the caller closes the merge after this."""
+class Counts(_Consumer):
+    """Count the events that a merge gives out."""
 
     def __init__(self, merge: Merge) -> None:
-        pointer = lib.relay_counts_new(merge.pointer)
-        if pointer == ffi.NULL:
-            raise MemoryError
-        super().__init__(pointer)
-        self._merge = merge  # it is used until this is closed
+        super().__init__(merge, lib.relay_counts_new(merge.pointer))
 
     def close(self) -> None:
         """Free the counts."""
