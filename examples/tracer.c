@@ -58,13 +58,17 @@ static int buffers_full(int id)
 static struct rchan_callbacks callbacks = {
     .buffer_start = buffer_start, .buffer_end = buffer_end, .buffers_full = buffers_full};
 
-/* The channel is suspended: resume it when the reader has read all data. */
+/* The channel is suspended: resume it when the reader has read all data. relay_resume() takes all data as read, so no other
+ * thread may resume the channel, and fill it again, between the two calls. */
 static void wait_for_reader(void)
 {
+	static pthread_mutex_t resuming = PTHREAD_MUTEX_INITIALIZER;
 	struct rchan_info info;
 	usleep(1000);
+	pthread_mutex_lock(&resuming);
 	if (!relay_info(channel_id, &info) && info.suspended && info.bufs_consumed == info.bufs_produced)
 		relay_resume(channel_id);
+	pthread_mutex_unlock(&resuming);
 }
 
 static void *work(void *argument)
