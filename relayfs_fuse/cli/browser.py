@@ -10,14 +10,17 @@ import mimetypes
 import os
 import secrets
 import shutil
+import signal
+import socket
+import sys
 import tempfile
 import webbrowser
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from signal import SIG_BLOCK, pthread_sigmask, valid_signals
-from threading import Event, Thread
+from threading import Thread
+from typing import TYPE_CHECKING
 
 import click
 from click.core import ParameterSource
@@ -25,6 +28,9 @@ from click.core import ParameterSource
 from relayfs_fuse.cli.export import ended_by_signals, export_command
 from relayfs_fuse.errors import RelayError
 from relayfs_fuse.reading.damage import reason
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
 
 _UI = "https://ui.perfetto.dev"
 # By its content security policy, the page may fetch traces from no other address.
@@ -84,12 +90,12 @@ def _installed_page() -> str | None:
 class _Handler(BaseHTTPRequestHandler):
     """Give out the files of a site.
 
-    taken: is set when the trace has been sent
+    taken: is called when the trace has been sent
     """
 
     timeout = _REQUEST_S
 
-    def __init__(self, site: _Site, taken: Event, *arguments: object) -> None:
+    def __init__(self, site: _Site, taken: Callable[[], object], *arguments: object) -> None:
         self._site, self._taken = site, taken
         super().__init__(*arguments)  # type: ignore[arg-type]
 
@@ -108,7 +114,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.end_headers()
             shutil.copyfileobj(file, self.wfile)
         if path == self._site.trace:
-            self._taken.set()
+            self._taken()
 
     def log_message(self, *_: object) -> None:
         """Print no line for each request."""
@@ -121,10 +127,41 @@ class _Server(ThreadingHTTPServer):
         """Do nothing: the client may send the request again."""
 
 
-def _serve(server: _Server) -> None:
-    """Serve, in a thread that blocks all signals; otherwise it could take one that must wake the main thread."""
-    pthread_sigmask(SIG_BLOCK, valid_signals())
-    server.serve_forever()
+class _Ending:
+    """What ends the command: that the trace was taken, or a signal.
+
+    The interpreter writes the number of each signal that it handles into a socket, in whichever thread it arrives. A
+    signal whose exception was lost, because it was raised in a finalizer, ends the command here, too.
+    """
+
+    _TAKEN = 0
+
+    def __init__(self, here: socket.socket, there: socket.socket) -> None:
+        self._here, self._there = here, there
+
+    def taken(self) -> None:
+        """Let wait() return."""
+        self._there.send(bytes([self._TAKEN]))
+
+    def wait(self) -> None:
+        """Wait until taken() is called; KeyboardInterrupt or SystemExit: a signal came, now or before."""
+        number = self._here.recv(1)[0]
+        if number == signal.SIGINT:
+            raise KeyboardInterrupt
+        if number != self._TAKEN:
+            sys.exit(128 + number)
+
+
+@contextmanager
+def _ending() -> Iterator[_Ending]:
+    here, there = socket.socketpair()
+    with here, there:
+        there.setblocking(False)
+        before = signal.set_wakeup_fd(there.fileno(), warn_on_full_buffer=False)
+        try:
+            yield _Ending(here, there)
+        finally:
+            signal.set_wakeup_fd(before)
 
 
 def check_options(context: click.Context) -> None:
@@ -143,22 +180,22 @@ def show_in_browser(context: click.Context) -> None:
     context: of the command view, after check_options()
     """
     options, name = context.params, "trace.pftrace"
-    with ended_by_signals(name), tempfile.TemporaryDirectory(prefix="relayctl-") as directory:
+    with _ending() as ending, ended_by_signals(name), tempfile.TemporaryDirectory(prefix="relayctl-") as directory:
         exported = os.path.join(directory, name)
         same = {name: options[name] for name in ("what", "mount", "store", "since", "patterns", "condition")}
         context.invoke(export_command, file_format="perfetto", output=exported, **same)
-        _show(exported)
+        _show(exported, ending)
 
 
-def _show(path: str) -> None:
+def _show(path: str, ending: _Ending) -> None:
     """Have a browser show the Perfetto trace in a file.
 
     Return when it has fetched all of it, or, if the page comes from here, after SIGINT: the browser fetches parts of it
     when they are used, and can load it again. RelayError: something else listens where the browser fetches from
     """
-    site, taken = _site(path), Event()
-    with _server(site, taken) as server:
-        Thread(target=_serve, args=(server,), daemon=True).start()
+    site = _site(path)
+    with _server(site, ending) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
         url = site.page.format(here=f"http://{_HOST}:{server.server_port}")
         click.echo(url)
         if not webbrowser.open(url):
@@ -166,13 +203,15 @@ def _show(path: str) -> None:
         if site.has_page:
             click.echo("relayctl: the page is there until ^C", err=True)
             with suppress(KeyboardInterrupt):
-                Event().wait()
+                ending.wait()
         else:
-            taken.wait()
+            ending.wait()
         server.shutdown()
 
 
-def _server(site: _Site, taken: Event) -> _Server:
+def _server(site: _Site, ending: _Ending) -> _Server:
+    # The page that is installed loads the trace again.
+    taken = (lambda: None) if site.has_page else ending.taken
     handler = partial(_Handler, site, taken)
     try:
         return _Server((_HOST, _PORT), handler)
