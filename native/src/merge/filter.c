@@ -2,10 +2,10 @@
 #define _GNU_SOURCE
 #include "merge/filter.h"
 
+#include "merge/grown.h"
 #include "trace/condition.h"
 
 #include <errno.h>
-#include <stdlib.h>
 
 /* The comparisons of the condition with the fields of one declared event. */
 struct resolved {
@@ -41,25 +41,13 @@ void relay_filter_free(struct relay_filter *filter)
 	free(filter);
 }
 
-static bool has_place(struct relay_filter *filter, uint64_t id)
-{
-	if (id < filter->n)
-		return true;
-	const size_t n = 2 * id + 16;
-	struct resolved **of = reallocarray(filter->of, n, sizeof(*of));
-	if (!of)
-		return false;
-	memset(of + filter->n, 0, (n - filter->n) * sizeof(*of));
-	filter->of = of;
-	filter->n = n;
-	return true;
-}
-
 /* Return the comparisons for an event; they are made at its first occurrence. NULL: no memory. */
 static const struct resolved *resolve(struct relay_filter *filter, uint64_t id, const struct relay_trace_event *event)
 {
-	if (!has_place(filter, id))
+	struct resolved **of = relay_grown(filter->of, &filter->n, id, sizeof(*of));
+	if (!of)
 		return NULL;
+	filter->of = of;
 	/* The declaration of an id does not change while the process is in the merge. */
 	struct resolved *resolved = filter->of[id];
 	if (resolved)

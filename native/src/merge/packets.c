@@ -5,11 +5,11 @@
  */
 #define _GNU_SOURCE
 #include "base/clock.h"
+#include "merge/grown.h"
 #include "merge/merge.h"
 #include "merge/output.h"
 
 #include <errno.h>
-#include <stdlib.h>
 
 /* A packet, or all packets of one relay_packets_gather(), get no further events when they have so many bytes. */
 enum { PACKET_BYTES = 1 << 18, ALL_BYTES = 1 << 22 };
@@ -71,20 +71,6 @@ static uint64_t ticks_at(const struct relay_traced *traced, uint64_t time)
 	return relay_traced_time(traced, ticks) < time ? ticks_in(traced, ns + 1) : ticks;
 }
 
-static bool has_place(struct relay_packets *packets, size_t stream)
-{
-	if (stream < packets->n_streams)
-		return true;
-	size_t n = 2 * stream + 16;
-	size_t *of_stream = reallocarray(packets->of_stream, n, sizeof(*of_stream));
-	if (!of_stream)
-		return false;
-	memset(of_stream + packets->n_streams, 0, (n - packets->n_streams) * sizeof(*of_stream));
-	packets->of_stream = of_stream;
-	packets->n_streams = n;
-	return true;
-}
-
 /* Append a packet that begins at `ticks`. NULL: no memory. */
 static struct packet *begin(struct relay_packets *packets, const struct relay_stream *stream, uint64_t ticks)
 {
@@ -108,9 +94,11 @@ static struct packet *begin(struct relay_packets *packets, const struct relay_st
 static struct packet *packet_for(struct relay_packets *packets, const struct relay_event *event, uint64_t ticks)
 {
 	const struct relay_stream *stream = event->stream;
-	if (!has_place(packets, stream->number))
+	size_t *of_stream = relay_grown(packets->of_stream, &packets->n_streams, stream->number, sizeof(*of_stream));
+	if (!of_stream)
 		return NULL;
-	size_t place = packets->of_stream[stream->number];
+	packets->of_stream = of_stream;
+	size_t place = of_stream[stream->number];
 	struct packet *packet = place ? &packets->at[place - 1] : NULL;
 	bool has_events = packet && packet->told.n_events;
 	if (packet && !(event->lost && has_events) && packet->events.length < PACKET_BYTES)

@@ -9,10 +9,9 @@
  * which it differs by the time for which the machine was suspended.
  */
 #include "merge/export.h"
+#include "merge/grown.h"
 #include "merge/tracks.h"
 #include "trace/field_types.h"
-
-#include <stdlib.h>
 
 enum { WIRE_VARINT = 0, WIRE_FIXED64 = 1, WIRE_LENGTH = 2, TAG_BITS = 3, VARINT_BYTES = 10 };
 enum { CLOCK_ID_REALTIME = 1, CLOCK_ID_MONOTONIC = 3, CLOCK_ID_BOOTTIME = 6 };
@@ -190,16 +189,13 @@ static void announce(void *user, const struct relay_track *track)
 
 static struct sequence *sequence_of(struct perfetto_encoder *perfetto, const struct relay_stream *stream)
 {
-	const size_t n = 2 * (size_t)stream->number + 2, words = stream->traced->layouts->n / 64 + 1;
-	if (stream->number >= perfetto->n_sequences) {
-		struct sequence *more = reallocarray(perfetto->sequences, n, sizeof(*more));
-		if (!more)
-			return NULL;
-		memset(more + perfetto->n_sequences, 0, (n - perfetto->n_sequences) * sizeof(*more));
-		perfetto->sequences = more;
-		perfetto->n_sequences = n;
-	}
-	struct sequence *sequence = &perfetto->sequences[stream->number];
+	const size_t words = stream->traced->layouts->n / 64 + 1;
+	struct sequence *sequences =
+	    relay_grown(perfetto->sequences, &perfetto->n_sequences, stream->number, sizeof(*sequences));
+	if (!sequences)
+		return NULL;
+	perfetto->sequences = sequences;
+	struct sequence *sequence = &sequences[stream->number];
 	if (!sequence->interned)
 		sequence->interned = calloc(words, sizeof(*sequence->interned));
 	return sequence->interned ? sequence : NULL;
