@@ -57,7 +57,7 @@ LOST_MAX = 1 / 200
 STAT_P99_US = 100_000
 # Where the machine is so busy that the server is slow with nobody attacking, it may be this much slower.
 STAT_RATIO = 3
-CALM_S = 1.0
+CALM_S = 0.5
 HIGHEST = -20
 
 RING_PRODUCER = """
@@ -123,8 +123,15 @@ class Helper:
             _, err = self.process.communicate()
             raise AssertionError(f"{self.name}: {line!r} {err!r}")
 
+    def tell_to_end(self) -> None:
+        """End its input, and do not wait."""
+        if self.process.stdin is not None:
+            self.process.stdin.close()
+            self.process.stdin = None  # otherwise communicate() would flush it
+
     def finish(self) -> str:
         """End it in order; a program that was killed, or stands still, is a victim."""
+        self.tell_to_end()
         try:
             out, err = self.process.communicate(timeout=DEADLINE_S)
         except subprocess.TimeoutExpired:
@@ -137,6 +144,12 @@ class Helper:
             self.process.kill()
         with suppress(ValueError):
             self.process.communicate()
+
+
+def tell_to_end(helpers: Sequence[Helper]) -> None:
+    """Let all of them end at once: those that are waited for last would work on meanwhile."""
+    for helper in helpers:
+        helper.tell_to_end()
 
 
 def _where(pid: int) -> str:
@@ -194,8 +207,12 @@ class Tool:
         if process.returncode < 0 or strange:
             self.failures.append(f"{self.command}: status {process.returncode}: {err}")
 
-    def finish(self) -> None:
+    def tell_to_end(self) -> None:
+        """Let the run that goes on be the last, and do not wait."""
         self._stop.set()
+
+    def finish(self) -> None:
+        self.tell_to_end()
         self._thread.join()
         assert not self.failures, f"{len(self.failures)} of {self.runs}: {self.failures[0]}"
         assert self.runs > 0
@@ -517,6 +534,7 @@ class Arena:
             except AssertionError as error:
                 faults.append(str(error))
 
+        tell_to_end(self.attackers)
         for attacker in self.attackers:
             with noted():
                 done = f"{attacker.name}: {attacker.finish().strip()}"
@@ -526,6 +544,9 @@ class Arena:
         after = self._calm_times()
         print(f"stat(control): {self.times}, before: {self.calm}, after: {after}")
         print(f"memory of the server, kB: {self.memory}")
+        for tool in self.tools:
+            tool.tell_to_end()
+        tell_to_end(self.bystanders)
         for helper in self.bystanders:
             with noted():
                 print(f"{helper.name}: {helper.finish().strip()}")

@@ -1,4 +1,8 @@
-"""Groups of counters are scribbled on by who may adjust them, and added and deleted without end: others count on."""
+"""Counters and commands: others count on, and are served, whatever is done with both.
+
+Groups of counters are scribbled on by who may adjust them, and added and deleted without end. Files that take commands are
+flooded with garbage, and with commands.
+"""
 
 import sys
 from collections.abc import Callable
@@ -51,7 +55,7 @@ print("writes", n)
 
 
 @ROUNDS
-def test_groups_of_counters(begin: Begin, number: int) -> None:
+def test_groups_of_counters_and_floods_of_commands(begin: Begin, number: int) -> None:
     arena = begin("size=256M", "control_mode=0666")
     path = arena.mount.path
 
@@ -73,7 +77,10 @@ def test_groups_of_counters(begin: Begin, number: int) -> None:
     churn = Helper("churn", ["nice", sys.executable, "-c", CHURN, path, arena.next_seed()], NOBODY, arena.environment)
     arena.attackers.append(churn)
     churn.wait_ready("attacking")
+    # One that floods nothing but the names, and two that flood all files that take commands.
     arena.flood(path / "counters.names")
+    for _ in range(2):
+        arena.flood(*(path / name for name in ("control", "counters.names", "error_log", ".traces/join")))
     arena.reader("cat", path / "counters.txt")
     arena.reader("cat", path / "counters.names")
     try:
