@@ -1,7 +1,11 @@
 """The fixtures of all tests, their order, and what programs inherit from them."""
 
+import fcntl
 import signal
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
@@ -19,6 +23,30 @@ def pytest_configure() -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     for signum in (signal.SIGQUIT, signal.SIGHUP):
         signal.signal(signum, signal.SIG_DFL)
+
+
+@contextmanager
+def compiling() -> Iterator[None]:
+    """Let one process at a time collect test files that have changed since all were; wait for nobody if none has."""
+    stamp = Path(sys.pycache_prefix or sys.prefix, "collected")
+    stamp.parent.mkdir(parents=True, exist_ok=True)
+    newest = str(max(path.stat().st_mtime_ns for path in Path(__file__).parent.rglob("*.py")))
+    with stamp.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not stamp.exists() or stamp.read_text() != newest:
+            yield
+            stamp.write_text(newest)
+            return
+    yield
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection(session: pytest.Session) -> Iterator[None]:
+    """Have the first of several workers compile the test files: that is most of collecting, and the others find it done."""
+    if not hasattr(session.config, "workerinput"):
+        return (yield)
+    with compiling():
+        return (yield)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
