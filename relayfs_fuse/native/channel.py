@@ -10,7 +10,7 @@ from relayfs_fuse.native import library
 from relayfs_fuse.native.library import check, record
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from typing_extensions import Buffer as AnyBuffer
 
@@ -42,6 +42,24 @@ class ChannelHandle(library.Handle):
         data = b"".join(records)
         lengths = ffi.new("size_t[]", [memoryview(each).nbytes for each in records])
         return check(lib.relay_write_batch(self._open, ffi.from_buffer(data), lengths, len(records)))
+
+    @property
+    def largest_record(self) -> int:
+        """The bytes of the longest record that the channel takes."""
+        return int(lib.relay_largest_record(self._open))
+
+    def writer(self) -> Callable[[bytes], int]:
+        """Return a function that writes a record, and returns 0 or a negative errno; this handle is then closed.
+
+        The channel stays open as long as the function exists, so it can be called until the last thread drops it.
+        """
+        channel = ffi.gc(self._disown(), lib.relay_close)
+        write = lib.relay_write
+
+        def write_record(data: bytes) -> int:
+            return write(channel, data, len(data))  # type: ignore[no-any-return]
+
+        return write_record
 
     def flush(self) -> None:
         """Switch to the next sub-buffer in every buffer."""
@@ -76,6 +94,10 @@ class ReaderHandle(library.Handle):
         if not check(lib.relay_reader_next(self._open, self._data, self._length, timeout_ms)):
             return None
         return memoryview(ffi.buffer(self._data[0], self._length[0])).toreadonly()
+
+    def time(self) -> int:
+        """Return the time of the piece, which is one record, in ticks of the channel's clock; 0: it has none."""
+        return int(lib.relay_reader_time(self._open))
 
     def done(self) -> None:
         """Consume the piece; OSError EOVERFLOW: it was overwritten meanwhile."""

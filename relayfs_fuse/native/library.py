@@ -5,13 +5,14 @@ from __future__ import annotations
 import errno
 import os
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any, Self
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from relayfs_fuse import explain
 from relayfs_fuse._native import ffi
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from typing_extensions import Buffer as AnyBuffer
 
@@ -65,10 +66,20 @@ def attached_or_made(path: str, options: str | None, attach: Callable[..., Any],
 
 
 def record(data: AnyBuffer) -> Any:
-    """Return a cffi buffer of the record's bytes; TypeError: it is a str."""
+    """Return a cffi buffer of the record's bytes; TypeError: it has none, as a str."""
     if isinstance(data, str):
         raise TypeError("a record is bytes, not str: text.encode() makes them")
-    return ffi.from_buffer(data)
+    try:
+        return ffi.from_buffer(data)
+    except TypeError:
+        raise TypeError(f"a record is bytes or another object with a buffer, not {type(data).__name__}") from None
+
+
+class HasClose(Protocol):
+    """What can be closed."""
+
+    def close(self) -> None:
+        """Release what it holds."""
 
 
 class Closing(ABC):
@@ -83,6 +94,16 @@ class Closing(ABC):
 
     def __exit__(self, *exception: object) -> None:
         self.close()
+
+
+@contextmanager
+def closed_on_error(*parts: HasClose) -> Iterator[None]:
+    """Close the parts, the last one first, if an exception leaves the context: for constructors."""
+    with ExitStack() as stack:
+        for part in parts:
+            stack.callback(part.close)
+        yield
+        stack.pop_all()
 
 
 class Fields:

@@ -102,9 +102,10 @@ class Merge(library.Handle):
             raise MemoryError
         super().__init__(pointer)
         if condition:
-            c_conditions = ffi.new("struct relay_conditions *")
-            ffi.memmove(c_conditions, condition, ffi.sizeof(c_conditions[0]))
-            library.check(lib.relay_merge_set_condition(self._open, c_conditions))
+            with library.closed_on_error(self):
+                c_conditions = ffi.new("struct relay_conditions *")
+                ffi.memmove(c_conditions, condition, ffi.sizeof(c_conditions[0]))
+                library.check(lib.relay_merge_set_condition(self._open, c_conditions))
 
     @property
     def pointer(self) -> Any:

@@ -12,7 +12,7 @@ from relayfs_fuse.native.library import check, record
 from relayfs_fuse.native.memory import ChannelMemory
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from typing_extensions import Buffer as AnyBuffer
 
@@ -31,6 +31,8 @@ OVERWRITE_POS: int = lib.RELAY_RING_OVERWRITE_POS
 HEADER_BYTES = 8
 # Bytes of its time, with `times`, which is between header and record.
 TIME_BYTES: int = lib.RELAY_RING_TIME_BYTES
+# Bytes of the longest record that write(2) takes, by which records of programs that cannot map the ring are written.
+_WRITE_MAX = (1 << 20) - 4096
 
 
 class RingStats(library.Fields):
@@ -149,15 +151,12 @@ class RingsHandle(library.Handle):
 
     def __init__(self, path: str, options: str | None = None) -> None:
         super().__init__(library.attached_or_made(path, options, lib.relay_rings_attach, lib.relay_rings_create))
-        self._data = ffi.new("void **")
-        self._length = ffi.new("size_t *")
-        self._missed = ffi.new("uint64_t *")
-        self.n: int = self._open.n
-        try:
+        with library.closed_on_error(self):
+            self._data = ffi.new("void **")
+            self._length = ffi.new("size_t *")
+            self._missed = ffi.new("uint64_t *")
+            self.n: int = self._open.n
             self.overwrite = self._overwrites(path)
-        except OSError:
-            self.close()
-            raise
 
     def _overwrites(self, path: str) -> bool:
         stats = ffi.new("struct relay_ring_stats *")
@@ -174,6 +173,25 @@ class RingsHandle(library.Handle):
         """Write one record."""
         view = record(data)
         check(lib.relay_rings_output(self._open, view, len(view), flags))
+
+    @property
+    def largest_record(self) -> int:
+        """Bytes of a record that fits in any case."""
+        return min(self.query(0, RING_SIZE) - 2 * HEADER_BYTES - TIME_BYTES, _WRITE_MAX)
+
+    def writer(self) -> Callable[[bytes], int]:
+        """Return a function that writes a record, and returns 0 or a negative errno; as ChannelHandle.writer()."""
+        rings = ffi.gc(self._disown(), lib.relay_rings_close)
+        write = lib.relay_rings_output
+
+        def write_record(data: bytes) -> int:
+            return write(rings, data, len(data), 0)  # type: ignore[no-any-return]
+
+        return write_record
+
+    def time(self, index: int) -> int:
+        """Return the time of the last record of one ring, in ticks of the channel's clock; 0: it has none."""
+        return int(lib.relay_ring_time(self._open.ring[index]))
 
     def reserve(self, length: int, flags: int) -> tuple[Any, memoryview]:
         """Reserve a record; return its handle for commit() and discard(), and its bytes."""

@@ -19,6 +19,7 @@
 #define RELAYFS_READER_H
 
 #include <stddef.h>
+#include <stdint.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -49,6 +50,13 @@ struct relay_reader *relay_reader_open(const char *relay_file);
  * consumed already, and has as many bytes as were available, up to 1 MiB less 4 KiB, so that the last record can be split.
  */
 int relay_reader_next(struct relay_reader *reader, const void **data, size_t *length, int timeout_ms);
+
+/*
+ * Return the time of the piece, which is one record, in a channel with `times`: ticks of the clock that `times` names. 0: the
+ * channel has no times, or the piece is the result of a read(2), or the time was overwritten. Call it after relay_reader_next()
+ * has returned 1. Programs that write to the channel can store any time.
+ */
+uint64_t relay_reader_time(const struct relay_reader *reader);
 
 /*
  * Consume the piece: producers may use its memory again.

@@ -37,7 +37,8 @@
  * "Full" is a result, not a failure. The library never prints and never aborts.
  *
  * If the channel is NULL, as relay_open() returns it when it fails, functions do nothing. relay_write(), _write_batch(),
- * _reserve(), _flush(), _reset() and _subbufs_consumed() fail with EBADF; relay_private() returns NULL.
+ * _reserve(), _flush(), _reset() and _subbufs_consumed() fail with EBADF; relay_private() returns NULL, and
+ * relay_largest_record() 0.
  */
 #ifndef RELAYFS_RELAY_H
 #define RELAYFS_RELAY_H
@@ -257,6 +258,10 @@ int __relay_write(struct rchan *chan, const void *data, size_t length);
  * first one, returns its error as relay_write() does. Records that were not tried are not counted as lost.
  */
 long relay_write_batch(struct rchan *chan, const void *data, const size_t *lengths, size_t n);
+
+/* The bytes of the longest record that the channel takes; 0: the channel is NULL. Through write(2) at most 1 MiB less
+ * 4 KiB. */
+size_t relay_largest_record(const struct rchan *chan);
 
 /*
  * Reserve space for one record in the current CPU's buffer, to be filled and then committed or discarded.

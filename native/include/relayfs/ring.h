@@ -159,6 +159,11 @@ int relay_ring_consume(struct relay_ring *ring, int (*each)(void *context, const
  */
 ssize_t relay_ring_read(struct relay_ring *ring, void *to, size_t size, uint64_t *missed);
 
+/* Return the time of the record that next() or read() has returned last with this handle, in a ring with `times`: ticks of the
+ * clock that `times` names. 0: the ring has no times, or is used through the server. Programs that write to the ring can
+ * store any time. */
+uint64_t relay_ring_time(const struct relay_ring *ring);
+
 /* After -EBADMSG: the position of the first inconsistent byte; and a text that says which value contradicts which, "" if
  * there is no damage. The text is valid until the next call with this ring. */
 uint64_t relay_ring_damaged_at(const struct relay_ring *ring);

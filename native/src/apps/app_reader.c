@@ -111,7 +111,7 @@ static int take_from_memory(struct app_reader *reader, bool finished_only)
 		if (err || !(relay_buf_state(buf) & RELAY_HAS_FINISHED))
 			return err;
 	}
-	int n = relay_consume_piece(buf, &span);
+	int n = relay_consume_piece(buf, &span, NULL);
 	if (n == 1 && finished_only && is_held_back(buf)) {
 		relay_consume_abort(buf);
 		return 0;

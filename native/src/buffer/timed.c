@@ -84,9 +84,10 @@ int relay_timed_write(struct rchan_buf *buf, const void *data, size_t length, bo
 
 /* --- reading --- */
 
-/* A record in a span: the bytes of its head, 0 if there is no valid one, and of the record. */
+/* A record in a span: the bytes of its head, 0 if there is no valid one, and of the record; and the time in the head. */
 struct part {
 	size_t head, length;
+	uint64_t time;
 };
 
 /* Return the record at `at`, which is `left` bytes before the end of its span. is_cut: the record may extend beyond the
@@ -99,10 +100,10 @@ static struct part part_at(const unsigned char *at, size_t left, bool is_cut)
 	__asm__ volatile("" : : : "memory");
 	bool is_whole = left >= sizeof(head) && head.length <= left - sizeof(head);
 	if (is_cut && left < sizeof(head))
-		return (struct part){sizeof(head), 0};
+		return (struct part){sizeof(head), 0, 0};
 	if ((is_whole || is_cut) && head.extended == RELAY_TRACE_EXTENDED && head.id == 0)
-		return (struct part){sizeof(head), head.length};
-	return (struct part){0, left};
+		return (struct part){sizeof(head), head.length, (uint64_t)head.time[1] << 32 | head.time[0]};
+	return (struct part){0, left, 0};
 }
 
 /* The limits and the results of take(). */
@@ -192,14 +193,17 @@ ssize_t relay_buf_read_records(struct rchan_buf *buf, void *to, size_t size, siz
 	return -EBUSY;
 }
 
-int relay_consume_piece(struct rchan_buf *buf, struct relay_span *piece)
+int relay_consume_piece(struct rchan_buf *buf, struct relay_span *piece, uint64_t *time)
 {
 	size_t total;
+	struct part part = {0};
 	int n = relay_consume_whole(buf, SIZE_MAX, 1, piece, 1, &total);
 	if (n == 1 && buf->is_timed) {
-		struct part part = part_at(piece->data, piece->length, false);
+		part = part_at(piece->data, piece->length, false);
 		piece->data = (const char *)piece->data + part.head;
 		piece->length = part.length;
 	}
+	if (time)
+		*time = part.time;
 	return n;
 }

@@ -20,7 +20,7 @@ int relay_consume_whole(struct rchan_buf *buf, size_t size, size_t most, struct 
                         size_t *total);
 
 /* Begin to consume the next piece: all data up to the next hole or the sub-buffer's end; with `times`, one record without
- * its head. Returns as relay_consume_begin(). */
-int relay_consume_piece(struct rchan_buf *buf, struct relay_span *piece);
+ * its head. time: receives the time in the head, 0 if there is no valid one; or NULL. Returns as relay_consume_begin(). */
+int relay_consume_piece(struct rchan_buf *buf, struct relay_span *piece, uint64_t *time);
 
 #endif

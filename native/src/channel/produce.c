@@ -153,6 +153,15 @@ long relay_write_batch(struct rchan *chan, const void *data, const size_t *lengt
 	return (long)n;
 }
 
+size_t relay_largest_record(const struct rchan *chan)
+{
+	if (!chan)
+		return 0;
+	if (chan->remote)
+		return relay_remote_largest(chan->remote);
+	return chan->n_buffers ? chan->bufs->largest - (chan->is_timed ? RELAY_HEAD_BYTES : 0) : 0;
+}
+
 /* Reserve in the current CPU's buffer. */
 static int reserve(struct rchan *chan, size_t length, bool will_retry, void **to)
 {

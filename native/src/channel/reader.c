@@ -19,6 +19,7 @@ enum { LOOK_AGAIN_MS = 1000, BUSY_MS = 1 };
 struct relay_reader {
 	struct rchan_buf buf;
 	struct relay_remote_reader *remote; /* for read(2) on the relay file; NULL: the memory is mapped */
+	uint64_t time;                      /* of the last piece */
 };
 
 static int open_buffer(struct relay_reader *reader, const char *relay_file)
@@ -77,7 +78,7 @@ static int try_next(struct relay_reader *reader, const void **data, size_t *leng
 	struct relay_span span;
 	if (reader->remote)
 		return relay_remote_reader_take(reader->remote, data, length);
-	int n = relay_consume_piece(&reader->buf, &span);
+	int n = relay_consume_piece(&reader->buf, &span, &reader->time);
 	if (n == 1) {
 		*data = span.data;
 		*length = span.length;
@@ -116,6 +117,11 @@ int relay_reader_next(struct relay_reader *reader, const void **data, size_t *le
 		if (interrupted)
 			return interrupted;
 	}
+}
+
+uint64_t relay_reader_time(const struct relay_reader *reader)
+{
+	return reader->time;
 }
 
 int relay_reader_done(struct relay_reader *reader)

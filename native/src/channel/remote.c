@@ -99,6 +99,11 @@ int relay_remote_write(const struct relay_remote *remote, const void *data, size
 	return relay_descriptor_is_ours(file) ? relay_remote_file_write(file->fd, data, length) : -EBADF;
 }
 
+size_t relay_remote_largest(const struct relay_remote *remote)
+{
+	return remote->largest < RELAY_REMOTE_RECORD_MAX ? remote->largest : RELAY_REMOTE_RECORD_MAX;
+}
+
 int relay_remote_reserve(struct relay_remote *remote, size_t length, void **to)
 {
 	/* An address to which nothing may be written. */

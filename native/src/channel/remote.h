@@ -19,6 +19,9 @@ void relay_remote_close(struct relay_remote *remote);
 /* As relay_write(), with the errors that write(2) has. */
 int relay_remote_write(const struct relay_remote *remote, const void *data, size_t length);
 
+/* The bytes of the longest record that the channel and write(2) take. */
+size_t relay_remote_largest(const struct relay_remote *remote);
+
 /* As relay_reserve(), in private memory, which commit writes. -ENOMEM: too many reservations are open. */
 int relay_remote_reserve(struct relay_remote *remote, size_t length, void **to);
 void relay_remote_commit(struct relay_remote *remote, void *reserved);

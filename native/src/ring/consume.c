@@ -64,6 +64,15 @@ static inline int find_next(struct relay_ring *ring, struct relay_ring_counts *c
 	return find_next_anyhow(ring, counts, length);
 }
 
+/* Load the time of the record at pos, which is in its first `time_bytes` bytes. */
+static inline void load_time(struct relay_ring *ring, uint64_t pos, uint32_t time_bytes)
+{
+	if (ring->time_bytes) {
+		ring->time = 0;
+		memcpy(&ring->time, relay_ring_at(ring, pos) + RELAY_RING_HEADER_BYTES, time_bytes);
+	}
+}
+
 static void pass(struct relay_ring_counts *counts, uint32_t length)
 {
 	counts->position += relay_ring_total(length);
@@ -165,6 +174,7 @@ int relay_ring_next(struct relay_ring *ring, const void **data, size_t *length)
 		uint32_t time_bytes = relay_ring_time_of(ring, bytes);
 		*data = relay_ring_at(ring, ring->seen.position) + RELAY_RING_HEADER_BYTES + time_bytes;
 		*length = bytes - time_bytes;
+		load_time(ring, ring->seen.position, time_bytes);
 		pass(&ring->seen, bytes);
 		ring->n_held++;
 	} else if (!ring->n_held) {
@@ -231,6 +241,7 @@ static ssize_t copy_next(struct relay_ring *ring, struct relay_ring_counts *coun
 			return -EMSGSIZE;
 		memcpy(to + frame.before, relay_ring_at(ring, counts->position) + RELAY_RING_HEADER_BYTES + time_bytes,
 		       bytes);
+		load_time(ring, counts->position, time_bytes);
 		if (relay_ring_is_lapped(ring, counts->position))
 			continue;
 		pass(counts, length);
@@ -297,6 +308,11 @@ ssize_t relay_ring_read(struct relay_ring *ring, void *to, size_t size, uint64_t
 		*missed = counts.missed - before;
 	copy_end(ring, &counts);
 	return result;
+}
+
+uint64_t relay_ring_time(const struct relay_ring *ring)
+{
+	return ring ? ring->time : 0;
 }
 
 static ssize_t copy_framed(struct relay_ring *ring, struct relay_ring_counts *counts, unsigned char *to, size_t size,

@@ -119,6 +119,36 @@ TEST(what_is_overwritten_is_not_read)
 	CHECK_STATS(buf, (lost_overwritten_records, 4));
 }
 
+TEST(a_piece_has_the_time_of_its_record)
+{
+	AUTOPTR(rchan_buf) buf = make_timed(RELAY_NO_OVERWRITE);
+	AUTOPTR(rchan_buf) plain = make_buf(SUBBUF, N_SUBBUFS, RELAY_NO_OVERWRITE);
+	uint64_t last = relay_clock_ns(CLOCK_MONOTONIC), time;
+	struct relay_span piece;
+
+	CHECK_EQ(write_each(buf, "abc", 3), 0);
+	for (const char *letter = "abc"; *letter; letter++) {
+		CHECK_EQ(relay_consume_piece(buf, &piece, &time), 1);
+		CHECK(piece.length == 3 && *(const char *)piece.data == *letter);
+		CHECK(time >= last && time <= relay_clock_ns(CLOCK_MONOTONIC));
+		last = time;
+		relay_consume_end(buf);
+	}
+	CHECK_EQ(relay_consume_piece(buf, &piece, &time), 0);
+	CHECK_EQ(time, 0);
+	/* A head that somebody has stored over has no time. */
+	CHECK_EQ(write_letters(buf, 'd', 1), 0);
+	memset(buf->data + 3 * (HEAD + 3), 0, sizeof(uint16_t));
+	CHECK_EQ(relay_consume_piece(buf, &piece, &time), 1);
+	CHECK(piece.length == HEAD + 1 && time == 0);
+	relay_consume_end(buf);
+	CHECK_EQ(write_letters(plain, 'e', 1), 0);
+	time = 1;
+	CHECK_EQ(relay_consume_piece(plain, &piece, &time), 1);
+	CHECK_EQ(time, 0);
+	relay_consume_end(plain);
+}
+
 /* What a writer stored over them, whose records end where others begin. */
 TEST(bytes_without_a_head_are_read_as_they_are)
 {
@@ -150,7 +180,7 @@ TEST(no_head_leads_out_of_the_memory)
 		if (round % 3 == 0)
 			CHECK(relay_buf_read_records(buf, text, random_below(sizeof(text)), 0) <=
 			      (ssize_t)sizeof(text));
-		if (round % 5 == 0 && relay_consume_piece(buf, &piece) == 1) {
+		if (round % 5 == 0 && relay_consume_piece(buf, &piece, NULL) == 1) {
 			CHECK(piece.length <= SUBBUF);
 			memcpy(text, piece.data, piece.length);
 			relay_consume_end(buf);

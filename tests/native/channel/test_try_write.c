@@ -53,6 +53,19 @@ static void try_in_vain(struct rchan *chan)
 	check_lost(chan, 2, 0, 0);
 }
 
+TEST(the_largest_record_fits_and_a_longer_one_does_not)
+{
+	struct rchan_callbacks cb = {.options = NULL};
+	struct rchan *chan = open_channel(&cb);
+	char data[SUBBUF + 1] = "";
+
+	CHECK_EQ(relay_largest_record(NULL), 0);
+	CHECK_EQ(relay_largest_record(chan), SUBBUF);
+	CHECK_EQ(relay_write(chan, data, SUBBUF + 1), -EMSGSIZE);
+	CHECK_EQ(relay_write(chan, data, SUBBUF), 0);
+	relay_close(chan);
+}
+
 TEST(a_producer_that_will_try_again_has_lost_nothing)
 {
 	struct rchan_callbacks cb = {.options = NULL};

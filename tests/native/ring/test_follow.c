@@ -91,6 +91,32 @@ TEST(records_have_times_and_are_consumed_without_them)
 	CHECK_FIELDS(ring_stats(ring), (lost_too_large_records, 1));
 }
 
+TEST(a_consumer_is_told_the_time_of_each_record)
+{
+	AUTOPTR(relay_ring) ring = make_timed(RELAY_NO_OVERWRITE);
+	AUTOPTR(relay_ring) overwritten = make_timed(RELAY_OVERWRITE);
+	uint64_t last = relay_clock_ns(CLOCK_MONOTONIC), first;
+	const void *data;
+	size_t length;
+	char text[RECORD];
+
+	CHECK_EQ(relay_ring_time(ring), 0);
+	CHECK_EQ(output_letters(ring, 'a', 3, 0), 0);
+	CHECK_EQ(output_letters(ring, 'b', 3, 0), 0);
+	CHECK_EQ(relay_ring_next(ring, &data, &length), 1);
+	first = relay_ring_time(ring);
+	CHECK(first >= last);
+	relay_ring_abort(ring);
+	CHECK_EQ(relay_ring_read(ring, text, RECORD, NULL), 3);
+	CHECK_EQ(relay_ring_time(ring), first);
+	CHECK_EQ(relay_ring_next(ring, &data, &length), 1);
+	CHECK(relay_ring_time(ring) > first && relay_ring_time(ring) <= relay_clock_ns(CLOCK_MONOTONIC));
+	relay_ring_release(ring);
+	CHECK_EQ(output_letters(overwritten, 'c', 3, 0), 0);
+	CHECK_EQ(relay_ring_read(overwritten, text, RECORD, NULL), 3);
+	CHECK(relay_ring_time(overwritten) > first);
+}
+
 TEST(what_was_consumed_is_read_as_long_as_it_stands)
 {
 	AUTOPTR(relay_ring) ring = make_timed(RELAY_NO_OVERWRITE);
