@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from contextlib import ExitStack, closing, suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -13,6 +13,7 @@ from relayfs_fuse.cli.common import say
 from relayfs_fuse.errors import CommandError, RelayError
 from relayfs_fuse.explain import mounts_of
 from relayfs_fuse.fs.commands.control import check_path
+from relayfs_fuse.native.library import closed_on_error
 from relayfs_fuse.native.trace import Traces
 from relayfs_fuse.reading.source import find_store
 
@@ -43,17 +44,14 @@ class Channel:
         from relayfs_fuse.reading.records import Records  # noqa: PLC0415
 
         _, memories = map_files(self.directory)
-        with ExitStack() as stack:
-            for memory in memories:
-                stack.callback(memory.close)
+        with closed_on_error(*memories):
             times = memories[0].stats().times
             if not times:
                 raise RelayError(
                     f"the records of {self.path} have no times, so they have no order; make the channel with "
                     f"`create {self.path} ... times=mono`, or read its relay files with cat"
                 )
-            stack.pop_all()
-        return Records(memories, times, say, since)
+            return Records(memories, times, say, since)
 
 
 def find_channel(what: str, mount: str | None, store: str | None) -> Channel | None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from relayfs_fuse import native
-from relayfs_fuse.native.library import Closing
+from relayfs_fuse.native.library import Closing, closed_on_error
 from relayfs_fuse.native.merge import Merge
 from relayfs_fuse.native.tables import CLOCKS
 from relayfs_fuse.reading.damage import DamagedError, errors_mean_damage, reason
@@ -102,7 +102,8 @@ class Live(Closing):
         self._n_unbuffered = self._count_unbuffered()
         self._ticked = time.monotonic()
         self._is_late = False  # True after the first scan: processes that are found then are new
-        self._scan()
+        with closed_on_error(self):
+            self._scan()
         self._is_late = True
 
     @property

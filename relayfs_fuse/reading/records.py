@@ -10,31 +10,24 @@ import time
 from typing import TYPE_CHECKING
 
 from relayfs_fuse import native
-from relayfs_fuse.native.library import Closing
+from relayfs_fuse.native.clock import conversion
+from relayfs_fuse.native.library import Closing, closed_on_error
 from relayfs_fuse.native.merge import EventKind, Merge, MergedProcess
-from relayfs_fuse.native.tables import CLOCKS
-from relayfs_fuse.native.trace import read_clocks
 from relayfs_fuse.reading.damage import reason
-from relayfs_fuse.tracefiles.ctf import offset_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-_NS = 1_000_000_000
 # How often the state of the buffers is checked.
 _TICK_S = 0.5
 # How a record with its time is declared: native/include/relayfs/layout.h, struct relay_timed_head.
 _RECORD = EventKind(0, "relay:record", (("record", "bytes"),), True, None)
-# A clock of unknown frequency is measured from when this module was loaded, over at least this time. Clocks that this
-# machine does not have are measured, too, because the memory of a channel can name any clock.
-_MEASURE_NS = 200_000_000
-_FIRST = {clock.number: read_clocks(clock.number) for clock in CLOCKS.values() if not clock.freq}
 
 
 class Records(Closing):
     """Follow the buffers of a channel, by their numbers.
 
-    memories: which are closed with this
+    memories: which are closed with this; if the constructor raises, they stay the caller's
     times: the number of their clock
     say: called with a line for users when something goes wrong
     since: records before this time are left out, ns since 1970
@@ -50,7 +43,7 @@ class Records(Closing):
         since: int = 0,
         longest: int = 0,
     ) -> None:
-        ticks = _conversion(times)
+        ticks = conversion(times)
         self.merged = Merge(since)
         self._memories = memories
         self._say = say
@@ -59,13 +52,14 @@ class Records(Closing):
         self._ticked = time.monotonic()
         # Each buffer is a process of its own for the merge, from which it can be removed.
         self._numbers: dict[int, int] = {}
-        for cpu, memory in enumerate(memories):
-            process = MergedProcess("", 0, cpu, (), ticks, (_RECORD,), live_clock=times, longest=longest)
-            self._numbers[cpu] = self.merged.add_process(process)
-            try:
-                memory.add_to(self.merged, self._numbers[cpu], cpu)
-            except OSError as error:
-                self._drop(cpu, reason(error))
+        with closed_on_error(self.merged):
+            for cpu, memory in enumerate(memories):
+                process = MergedProcess("", 0, cpu, (), ticks, (_RECORD,), live_clock=times, longest=longest)
+                self._numbers[cpu] = self.merged.add_process(process)
+                try:
+                    memory.add_to(self.merged, self._numbers[cpu], cpu)
+                except OSError as error:
+                    self._drop(cpu, reason(error))
 
     def close(self) -> None:
         """Let go of all buffers."""
@@ -110,16 +104,3 @@ class Records(Closing):
     def _drop(self, cpu: int, why: str) -> None:
         self.merged.remove(self._numbers.pop(cpu))
         self._say(f"cpu {cpu}: its memory is damaged: {why}; it is not shown any further")
-
-
-def _conversion(number: int) -> tuple[int, int, int]:
-    """Return ticks a second, and seconds and ticks between 1970 and the clock's zero."""
-    now = read_clocks(number)
-    freq = next(clock.freq for clock in CLOCKS.values() if clock.number == number)
-    if not freq:
-        first = _FIRST[number]
-        if now.mono_ns - first.mono_ns < _MEASURE_NS:
-            time.sleep(_MEASURE_NS / _NS)
-            now = read_clocks(number)
-        freq = max(1, round((now.ticks - first.ticks) * _NS / (now.mono_ns - first.mono_ns)))
-    return (freq, *offset_of(freq, now.real_ns, now.ticks))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import time
+from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from relayfs_fuse import inotify, native
@@ -58,24 +59,27 @@ class Source:
     def __init__(self, name: str, store: str, number: int | None = None) -> None:
         self.name = name
         self.store = store
-        self._traces = native_trace.Traces(os.path.join(store, ".traces"))
-        trace = self._traces.find(name)
-        if trace is None or trace.id != (number or trace.id):
-            self._traces.close()
-            raise RelayError(f"there is no trace {name} in {store}")
-        self.trace = trace
-        self._descriptor = os.open(os.path.join(store, name), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        # With the dot it is a directory also for calls that do not follow symbolic links.
-        self.directory = f"/proc/self/fd/{self._descriptor}/."
         self.is_being_removed = False
         self.unbuffered: Unbuffered = (0, 0)
-        self.inotify = inotify.Inotify()
-        self.inotify.add(
-            self.directory, inotify.MOVED_TO | inotify.CREATE | inotify.MOVE_SELF | inotify.ONLY_DIRECTORIES
-        )
-        if not self.refresh():
-            self.close()
-            raise RelayError(f"{name} in {store} has just been removed")
+        with ExitStack() as stack:
+            self._traces = native_trace.Traces(os.path.join(store, ".traces"))
+            stack.callback(self._traces.close)
+            trace = self._traces.find(name)
+            if trace is None or trace.id != (number or trace.id):
+                raise RelayError(f"there is no trace {name} in {store}")
+            self.trace = trace
+            descriptor = os.open(os.path.join(store, name), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            stack.callback(os.close, descriptor)
+            # With the dot it is a directory also for calls that do not follow symbolic links.
+            self.directory = f"/proc/self/fd/{descriptor}/."
+            self.inotify = inotify.Inotify()
+            stack.callback(self.inotify.close)
+            self.inotify.add(
+                self.directory, inotify.MOVED_TO | inotify.CREATE | inotify.MOVE_SELF | inotify.ONLY_DIRECTORIES
+            )
+            if not self.refresh():
+                raise RelayError(f"{name} in {store} has just been removed")
+            self._stack = stack.pop_all()
 
     @property
     def identity(self) -> str:
@@ -126,6 +130,4 @@ class Source:
 
     def close(self) -> None:
         """Close all descriptors."""
-        self.inotify.close()
-        os.close(self._descriptor)
-        self._traces.close()
+        self._stack.close()

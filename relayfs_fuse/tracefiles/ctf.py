@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 from uuid import UUID, uuid4, uuid5
 
+from relayfs_fuse.native.clock import offset_of
 from relayfs_fuse.native.constants import VERSION
 from relayfs_fuse.native.events import DEPTH_MAX, FIELD_TYPES, NAME_MAX, FieldType, field_form
 from relayfs_fuse.native.tables import CLOCKS
@@ -403,12 +404,6 @@ def _conversion(origin: Origin, clocks: Clocks) -> tuple[int, int, int]:
     """
     freq = CLOCKS[origin.clock].freq or _measured(origin, clocks)
     return (freq, *offset_of(freq, origin.real, origin.made))
-
-
-def offset_of(freq: int, real_ns: int, ticks: int) -> tuple[int, int]:
-    """Return seconds and ticks between 1970 and the zero of a clock that showed so many ticks at a time."""
-    offset_s, rest = divmod(real_ns * freq - ticks * NS, NS * freq)
-    return offset_s, rest // NS
 
 
 def _measured(origin: Origin, clocks: Clocks) -> int:

@@ -1,0 +1,36 @@
+"""Converting the ticks of the clocks of `times=` and `clock=` to the time of day."""
+
+from __future__ import annotations
+
+import time
+
+from relayfs_fuse.native.tables import CLOCKS
+from relayfs_fuse.native.trace import read_clocks
+
+_NS = 1_000_000_000
+# A clock of unknown frequency is measured from when this module was loaded, over at least this time. Clocks that this
+# machine does not have are measured, too, because the memory of a channel can name any clock.
+_MEASURE_NS = 200_000_000
+_FIRST = {clock.number: read_clocks(clock.number) for clock in CLOCKS.values() if not clock.freq}
+
+
+def conversion(number: int) -> tuple[int, int, int]:
+    """Return a clock's ticks a second, and the seconds and ticks between 1970 and its zero; may sleep for a moment.
+
+    number: Clock.number
+    """
+    now = read_clocks(number)
+    freq = next(clock.freq for clock in CLOCKS.values() if clock.number == number)
+    if not freq:
+        first = _FIRST[number]
+        if now.mono_ns - first.mono_ns < _MEASURE_NS:
+            time.sleep(_MEASURE_NS / _NS)
+            now = read_clocks(number)
+        freq = max(1, round((now.ticks - first.ticks) * _NS / (now.mono_ns - first.mono_ns)))
+    return (freq, *offset_of(freq, now.real_ns, now.ticks))
+
+
+def offset_of(freq: int, real_ns: int, ticks: int) -> tuple[int, int]:
+    """Return seconds and ticks between 1970 and the zero of a clock that showed so many ticks at a time."""
+    offset_s, rest = divmod(real_ns * freq - ticks * _NS, _NS * freq)
+    return offset_s, rest // _NS
