@@ -38,7 +38,7 @@ def refused_command(mount: str, line: str) -> str | None:
 def what_it_is(path: str) -> str | None:
     """Describe what is at a path of a mount; None: nothing is there, or it is in no mount."""
     for root, below in mounts_of(path):
-        kind, channel = _kind(root, below)
+        kind, channel = kind_at(root, below)
         return _KINDS[kind].format(channel=os.path.join(root, channel)) if kind else None
     return None
 
@@ -54,7 +54,8 @@ def mounts_of(path: str) -> Iterator[tuple[str, str]]:
         below = f"{name}/{below}"
 
 
-def _kind(root: str, below: str) -> tuple[str, str]:
+def kind_at(root: str, below: str) -> tuple[str, str]:
+    """Return what is at a path of a mount, a key of _KINDS or "", and the channel of that."""
     stats = os.path.join(root, ".channels")
     is_file = os.path.isfile(os.path.join(root, below))
     for digits in range(7 if is_file else 1):

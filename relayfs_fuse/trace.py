@@ -292,8 +292,11 @@ def counter(provider: str, name: str, kind: str = "i64", *, level: str | None = 
 def log(text: str) -> bool:
     """Write a line of text to the channel `log` of the mount; return whether the channel exists.
 
-    The time and this program's name and PID come before the text, as in the kernel's log. OSError: as Channel.write().
+    The time and this program's name and PID come before the text, as in the kernel's log. OSError: as Channel.write();
+    TypeError: the text is no str.
     """
+    if not isinstance(text, str):
+        raise TypeError(f"a line of the log is str, not {type(text).__name__}")
     return log_is_heard() and log_text(text.encode("utf-8", "backslashreplace"))
 
 

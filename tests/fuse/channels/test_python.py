@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 from mounts import DEADLINE_S, Mount
 
-from relayfs_fuse import Channel, Reader, Ring
+from relayfs_fuse import Channel, Reader, Ring, log
 
 pytestmark = pytest.mark.one_mount
 
@@ -270,6 +270,11 @@ def test_text_is_no_record(mount: Mount, channel: Channel) -> None:
         channel.write("text")  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="a record is bytes"):
         channel.write_many([b"fine", "text"])  # type: ignore[list-item]
+    for wrong in (None, 7, [b"text"]):
+        with pytest.raises(TypeError, match=f"another object with a buffer, not {type(wrong).__name__}"):
+            channel.write(wrong)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="a line of the log is str, not bytes"):
+        log(b"text")  # type: ignore[arg-type]
     mount.create("app/ring", "type=ring size=4K")
     with Ring(mount.path / "app/ring") as ring, pytest.raises(TypeError, match="a record is bytes"):
         ring.output("text")  # type: ignore[arg-type]
