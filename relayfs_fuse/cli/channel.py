@@ -106,6 +106,15 @@ def _channels(where: str, traces: Sequence[str]) -> Iterator[str]:
             yield os.path.relpath(directory, where)
 
 
+def channels_in(mount: str) -> str:
+    """List the channels of a mount for an error message; "": there is none."""
+    with suppress(OSError):
+        with open(os.path.join(mount, "control"), errors="surrogateescape") as control:
+            commands = [line.split() for line in control]
+        return "; ".join(_list("channels", [words[1] for words in commands if words[0] == "create"]))
+    return ""
+
+
 def _list(sort: str, names: Sequence[str]) -> list[str]:
     more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
     return [f"{sort}: {', '.join(names[:_LISTED])}{more}"] if names else []

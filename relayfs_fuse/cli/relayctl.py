@@ -25,9 +25,11 @@ COMMANDS = {
     "live": ("live", "live"),
     "log": ("log", "log"),
     "record": ("record", "record"),
+    "run": ("run", "run"),
     "snapshot": ("snapshot", "snapshot"),
     "stat": ("traces", "stat"),
     "view": ("view", "view"),
+    "write": ("write", "write"),
 }
 
 

@@ -132,6 +132,11 @@ class Handle:
         return self._pointer
 
     @property
+    def pointer(self) -> Any:
+        """The library's struct, for its other functions."""
+        return self._open
+
+    @property
     def closed(self) -> bool:
         """Whether it was closed."""
         return self._pointer is None

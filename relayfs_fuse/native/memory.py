@@ -49,11 +49,6 @@ class ChannelMemory(library.Memory):
         """Unmap the file."""
         self._unmap(self._disown())
 
-    @property
-    def pointer(self) -> Any:
-        """The library's struct of it."""
-        return self._open
-
     def fileno(self) -> int:
         """Return the descriptor of its file."""
         return int(self._descriptor(self._open))

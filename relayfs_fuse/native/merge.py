@@ -107,11 +107,6 @@ class Merge(library.Handle):
                 ffi.memmove(c_conditions, condition, ffi.sizeof(c_conditions[0]))
                 library.check(lib.relay_merge_set_condition(self._open, c_conditions))
 
-    @property
-    def pointer(self) -> Any:
-        """The library's struct relay_merge."""
-        return self._open
-
     def close(self) -> None:
         """Close the streams, and free the merge."""
         lib.relay_merge_free(self._disown())

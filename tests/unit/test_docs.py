@@ -164,7 +164,8 @@ RELAYCTL = [(name, relayctl.get_command(CONTEXT, name)) for name in relayctl.lis
 
 
 def options_of(command: click.Command) -> set[str]:
-    return {name for option in command.params for name in option.opts if name.startswith("-")}
+    names = (name for option in command.params for name in (*option.opts, *option.secondary_opts))
+    return {name for name in names if name.startswith("-")}
 
 
 @pytest.mark.parametrize(("name", "command"), RELAYCTL)

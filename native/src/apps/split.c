@@ -1,0 +1,114 @@
+/* SPDX-License-Identifier: MIT */
+/* Cutting a stream of bytes into records, and writing them to a channel: the loop of relayctl write and run. */
+#define _GNU_SOURCE
+#include "channel/channel.h"
+#include "ring/ring.h"
+#include "store/remote_file.h"
+
+#include <errno.h>
+#include <relayfs/split_store.h>
+#include <string.h>
+
+enum { PREFIX_BYTES = 4 };
+
+/* The next record: its length, and the bytes before it. */
+struct cut {
+	size_t before, length;
+	bool is_whole; /* all of it is there */
+};
+
+static size_t largest_of_rings(const struct relay_rings *rings)
+{
+	const struct relay_ring *ring = rings->ring[0];
+	return ring->remote ? RELAY_REMOTE_RECORD_MAX : ring->largest;
+}
+
+static size_t largest_of_chan(const struct rchan *chan)
+{
+	const struct rchan_buf *buf = chan->bufs;
+	return chan->remote ? RELAY_REMOTE_RECORD_MAX : buf->largest - (buf->is_timed ? RELAY_HEAD_BYTES : 0);
+}
+
+int relay_split_start(struct relay_split *split)
+{
+	if (!split->chan == !split->rings || split->by > RELAY_SPLIT_PREFIXED ||
+	    (split->by == RELAY_SPLIT_FIXED && !split->fixed))
+		return -EINVAL;
+	split->largest = split->chan ? largest_of_chan(split->chan) : largest_of_rings(split->rings);
+	return 0;
+}
+
+static struct cut cut_line(struct relay_split *split, const unsigned char *data, size_t left, bool ends)
+{
+	const size_t searched = split->searched < left ? split->searched : left;
+	const unsigned char *newline = memchr(data + searched, '\n', left - searched);
+	struct cut cut = {.length = newline ? (size_t)(newline - data) + 1 : left,
+	                  .is_whole = newline || (ends && left)};
+	split->searched = cut.is_whole ? 0 : left;
+	return cut;
+}
+
+static struct cut cut_next(struct relay_split *split, const unsigned char *data, size_t left, bool ends)
+{
+	uint32_t length;
+	switch (split->by) {
+	case RELAY_SPLIT_LINES:
+		return cut_line(split, data, left, ends);
+	case RELAY_SPLIT_FIXED:
+		return (struct cut){.length = split->fixed, .is_whole = left >= split->fixed};
+	default:
+		if (left < PREFIX_BYTES)
+			return (struct cut){.length = 0};
+		memcpy(&length, data, sizeof(length));
+		return (struct cut){
+		    .before = PREFIX_BYTES, .length = length, .is_whole = left - PREFIX_BYTES >= length};
+	}
+}
+
+/* Write a record. Returns 0 or the reason why it was refused, of rings with the errors of channels. */
+static int write_record(const struct relay_split *split, const void *data, size_t length)
+{
+	/* A buffer has no empty records: relay_write() would ignore them. */
+	if (split->chan && !length)
+		return -EINVAL;
+	if (split->chan)
+		return (split->waits ? relay_try_write : relay_write)(split->chan, data, length);
+	int err = relay_rings_output(split->rings, data, length, split->waits ? RELAY_RING_WILL_RETRY : 0);
+	return err != -EAGAIN ? err : length > split->largest ? -EMSGSIZE : -ENOSPC;
+}
+
+/* The record is too long. Have the channel count it, unless that needs all bytes of it, which are not there. */
+static int refuse(const struct relay_split *split, const void *data, const struct cut *cut)
+{
+	bool is_remote = split->chan ? split->chan->remote != NULL : split->rings->ring[0]->remote != NULL;
+	int err = is_remote && !cut->is_whole ? 0 : write_record(split, data, cut->length);
+	return err ? err : -EMSGSIZE;
+}
+
+size_t relay_split_write(struct relay_split *split, const void *data, size_t length, int ends)
+{
+	const unsigned char *at = data, *end = at + length;
+	split->error = 0;
+	while (at < end) {
+		struct cut cut = cut_next(split, at, (size_t)(end - at), ends);
+		bool is_long = cut.length > split->largest;
+		if (!cut.is_whole && !is_long)
+			break;
+		int err =
+		    is_long ? refuse(split, at + cut.before, &cut) : write_record(split, at + cut.before, cut.length);
+		if (!err) {
+			split->records++;
+			split->bytes += cut.length;
+		} else if (err == -ENOSPC && !split->waits) {
+			split->full++;
+		} else {
+			split->error = err;
+			split->length = cut.length;
+			split->extent = cut.is_whole || split->by != RELAY_SPLIT_LINES ? cut.before + cut.length : 0;
+			split->searched = 0;
+			break;
+		}
+		at += cut.before + cut.length;
+	}
+	return (size_t)(at - (const unsigned char *)data);
+}
