@@ -24,10 +24,10 @@ target_link_libraries(_native PRIVATE relayfs Python3::Module)
 target_compile_options(_native PRIVATE -Werror=int-conversion -Werror=incompatible-pointer-types)
 target_compile_definitions(_native PRIVATE Py_LIMITED_API=0x030b0000)
 set_target_properties(_native PROPERTIES PREFIX "" SUFFIX ".abi3.so" INSTALL_RPATH "$ORIGIN/lib")
-install(TARGETS _native LIBRARY DESTINATION .)
+install(TARGETS _native LIBRARY DESTINATION . COMPONENT python)
 
 # Loaded with RTLD_GLOBAL before pyfuse3: its symbols must be visible.
 add_library(relayfs_tap MODULE fuse/tap.c)
 target_link_libraries(relayfs_tap PRIVATE relayfs PkgConfig::FUSE3 warnings)
 set_target_properties(relayfs_tap PROPERTIES INSTALL_RPATH "$ORIGIN")
-install(TARGETS relayfs_tap LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
+install(TARGETS relayfs_tap LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT python)

@@ -7,6 +7,7 @@ import sys
 
 import click
 
+from relayfs_fuse.cli import complete
 from relayfs_fuse.errors import RelayError
 from relayfs_fuse.fs.commands.control import parse_size
 from relayfs_fuse.reading.trust import CHECKS
@@ -14,14 +15,17 @@ from relayfs_fuse.reading.trust import CHECKS
 NOTHING_MATCHES = 3
 
 mount_option = click.option(
-    "-m", "--mount", metavar="MNT", help="Use this mount. Default: $RELAYFS, or the first mount."
-)
+    "-m", "--mount", metavar="MNT", shell_complete=complete.directories,
+    help="Use this mount. Default: $RELAYFS, or the first mount.",
+)  # fmt: skip
 check_option = click.option(
     "--check", type=click.Choice(CHECKS), default="others", show_default=True,
     help="Check the events of all users, of users other than this one and root, or of none.",
 )  # fmt: skip
 json_option = click.option("--json", "json_wanted", is_flag=True, help="Print one JSON object.")
-store_option = click.option("--store", metavar="STORE", help="Use this store, without a server.")
+store_option = click.option(
+    "--store", metavar="STORE", shell_complete=complete.directories, help="Use this store, without a server."
+)
 
 
 def is_recording(what: str, mount: str | None, store: str | None) -> bool:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from relayfs_fuse.cli import openmetrics
+from relayfs_fuse.cli import complete, openmetrics
 from relayfs_fuse.cli.common import NOTHING_MATCHES, say
 from relayfs_fuse.counters import Counters
 from relayfs_fuse.native import KINDS
@@ -30,8 +30,11 @@ Found = list[tuple["CounterInfo", int]]
 
 
 @click.command()
-@click.argument("globs", metavar="[GLOB]...", nargs=-1)
-@click.option("-m", "--mount", metavar="MNT", help="Use this mount or store. Default: $RELAYFS, or the first mount.")
+@click.argument("globs", metavar="[GLOB]...", nargs=-1, shell_complete=complete.counters)
+@click.option(
+    "-m", "--mount", metavar="MNT", shell_complete=complete.directories,
+    help="Use this mount or store. Default: $RELAYFS, or the first mount.",
+)  # fmt: skip
 @click.option("-w", "--watch", is_flag=True, help="Repeat, and show rates.")
 @click.option("-i", "--interval", default=1.0, type=click.FloatRange(min=0.01), help="Seconds between repetitions: 1.")
 @click.option("-n", "--count", type=click.IntRange(min=1), help="Repeat this many times.")

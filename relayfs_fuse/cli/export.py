@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, BinaryIO
 
 import click
 
+from relayfs_fuse.cli import complete
 from relayfs_fuse.cli.common import check_stdout, is_recording, mount_option, store_option
 from relayfs_fuse.cli.condition import Selection, if_option
 from relayfs_fuse.cli.moment import moment
@@ -32,14 +33,17 @@ _PROGRESS_S = 1.0
 
 
 @click.command("export")
-@click.argument("what", metavar="TRACE|DIR")
+@click.argument("what", metavar="TRACE|DIR", shell_complete=complete.traces_or_recordings)
 @mount_option
 @store_option
 @click.option("--text", "file_format", flag_value="text", default=True, help="One line per event (default).")
 @click.option("--json", "file_format", flag_value="json", help="One JSON object per event, each on a line.")
 @click.option("--chrome", "file_format", flag_value="chrome", help="Chrome's trace events, in JSON.")
 @click.option("--perfetto", "file_format", flag_value="perfetto", help="A Perfetto trace, for ui.perfetto.dev.")
-@click.option("-o", "--output", metavar="FILE", help="Write to FILE, which appears when complete. Default: stdout.")
+@click.option(
+    "-o", "--output", metavar="FILE", shell_complete=complete.files,
+    help="Write to FILE, which appears when complete. Default: stdout.",
+)  # fmt: skip
 @click.option("--since", metavar="TIME", help="Leave out earlier events.")
 @click.option("--until", metavar="TIME", help="Leave out later events.")
 @click.option("-e", "--event", "patterns", metavar="PATTERN", multiple=True, help="Only events of these names.")

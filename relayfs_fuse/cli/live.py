@@ -9,6 +9,7 @@ from contextlib import closing
 import click
 import trio
 
+from relayfs_fuse.cli import complete
 from relayfs_fuse.cli.common import check_stdout, mount_option, store_option
 from relayfs_fuse.errors import RelayError
 from relayfs_fuse.lttng_live.server import Served, Server
@@ -44,7 +45,7 @@ class Address(click.ParamType[tuple[str, int]]):
 
 
 @click.command()
-@click.argument("name", metavar="[TRACE]", required=False)
+@click.argument("name", metavar="[TRACE]", required=False, shell_complete=complete.traces)
 @mount_option
 @store_option
 @click.option(

@@ -7,13 +7,13 @@ import sys
 
 import click
 
-from relayfs_fuse.cli.common import NOTHING_MATCHES
+from relayfs_fuse.cli.common import NOTHING_MATCHES, mount_option
 from relayfs_fuse.native.events import log_is_heard, log_text
 
 
 @click.command()
 @click.argument("text", nargs=-1)
-@click.option("-m", "--mount", metavar="MNT", help="Use this mount. Default: $RELAYFS, or the first mount.")
+@mount_option
 @click.option("--check", is_flag=True, help="Exit with status 3 if the channel does not exist.")
 def log(text: tuple[str, ...], mount: str | None, check: bool) -> None:
     """Write TEXT, or each line of the standard input, to the channel `log`, if it exists.

@@ -23,15 +23,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from relayfs_fuse import native
+from relayfs_fuse.cli.notify import notify
 from relayfs_fuse.errors import OptionError, RelayError
 from relayfs_fuse.fs import mounts
 from relayfs_fuse.fs.commands.control import parse_size
 from relayfs_fuse.fs.ledger import UNLIMITED
 from relayfs_fuse.fs.log_writer import Lines, LogWriter
-from relayfs_fuse.fs.server import Server, Settings
+from relayfs_fuse.fs.settings import Settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+
+    from relayfs_fuse.fs.server import Server
 
 log = logging.getLogger(__name__)
 
@@ -71,14 +74,20 @@ def main() -> None:
         arguments = parse(sys.argv[1:], helper=Path(sys.argv[0]).name.startswith("mount.relayfs"))
         clear_dead_mounts(arguments.settings.mountpoint)
         check_mountpoint(arguments.settings.mountpoint)
+        import_server()
     except RelayError as error:
         _fail(str(error))
     _allow_many_files()
     if arguments.foreground:
         if sys.stderr is not None:  # otherwise descriptor 2 may be a file of the store
             _log_to(Lines(sys.stderr.fileno()), arguments)
+
+        def answers() -> None:
+            log.info("%s is mounted", arguments.settings.mountpoint)
+            notify("READY=1")
+
         try:
-            _serve(arguments, lambda: log.info("%s is mounted", arguments.settings.mountpoint))
+            _serve(arguments, answers, lambda: notify("STOPPING=1"))
         except (RelayError, RuntimeError) as error:
             _fail(str(error))
         except Exception as error:
@@ -246,10 +255,25 @@ def _fail(message: str) -> NoReturn:
     sys.exit(1)
 
 
-def _serve(arguments: Arguments, answers: Callable[[], None]) -> None:
-    server = Server(arguments.settings)
+def import_server() -> type[Server]:
+    """Import the file server, whose libraries a package for clients lacks. OptionError: one of them is not there."""
+    try:
+        from relayfs_fuse.fs.server import Server  # noqa: PLC0415
+    except ModuleNotFoundError as error:
+        if error.name != "pyfuse3":
+            raise
+        raise OptionError("the file server needs pyfuse3; `pip install 'relayfs[server]'` installs it") from error
+    except OSError as error:
+        if "libfuse3" not in str(error):
+            raise
+        raise OptionError(f"the file server needs libfuse 3, which is in Debian's package fuse3: {error}") from error
+    return Server
+
+
+def _serve(arguments: Arguments, answers: Callable[[], None], ends: Callable[[], None]) -> None:
+    server = import_server()(arguments.settings)
     server.mount()
-    server.run(answers)
+    server.run(answers, ends)
 
 
 def _format(handler: logging.Handler) -> None:
@@ -319,7 +343,7 @@ def _run_in_background(arguments: Arguments, writing_end: int) -> None:
         _send(writing_end, b"\0")
 
     os.chdir("/")
-    _serve(arguments, answers)
+    _serve(arguments, answers, lambda: None)
 
 
 def _send(writing_end: int, message: bytes) -> None:

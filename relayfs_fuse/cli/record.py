@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from relayfs_fuse.cli import complete
 from relayfs_fuse.cli.common import Size, check_option, check_stdout, mount_option, store_option
 from relayfs_fuse.reading.room import permit_many_files
 from relayfs_fuse.reading.source import Source, find_store
@@ -27,8 +28,11 @@ _STDOUT = "-"
 
 
 @click.command()
-@click.argument("name")
-@click.option("-o", "--output", required=True, metavar="DIR", help="Output directory; - means a tar archive on stdout.")
+@click.argument("name", shell_complete=complete.traces)
+@click.option(
+    "-o", "--output", required=True, metavar="DIR", shell_complete=complete.directories,
+    help="Output directory; - means a tar archive on stdout.",
+)  # fmt: skip
 @mount_option
 @store_option
 @click.option("--rotate-size", type=Size(), metavar="BYTES", help="Begin DIR/0001, DIR/0002 ... after this many bytes.")

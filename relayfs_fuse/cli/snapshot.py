@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from relayfs_fuse.cli import complete
 from relayfs_fuse.cli.common import check_option, mount_option, store_option
 from relayfs_fuse.errors import RelayError
 from relayfs_fuse.reading.source import Source, find_store
@@ -22,8 +23,11 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("name")
-@click.option("-o", "--output", required=True, metavar="DIR", help="Output directory, empty or new.")
+@click.argument("name", shell_complete=complete.traces)
+@click.option(
+    "-o", "--output", required=True, metavar="DIR", shell_complete=complete.directories,
+    help="Output directory, empty or new.",
+)  # fmt: skip
 @mount_option
 @store_option
 @check_option

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from relayfs_fuse.cli import complete
 from relayfs_fuse.cli.common import NOTHING_MATCHES, check_stdout, json_option, mount_option, show_table, store_option
 from relayfs_fuse.fs.commands.control import format_size
 from relayfs_fuse.native import trace as native_trace
@@ -53,7 +54,7 @@ def list_traces(mount: str | None, store: str | None, json_wanted: bool) -> None
 
 
 @click.command()
-@click.argument("name", required=False)
+@click.argument("name", required=False, shell_complete=complete.traces)
 @mount_option
 @store_option
 @json_option

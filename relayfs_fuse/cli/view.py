@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from relayfs_fuse.cli import complete
 from relayfs_fuse.cli.channel import find_channel, refuse_options
 from relayfs_fuse.cli.common import check_stdout, is_recording, mount_option, say, store_option
 from relayfs_fuse.cli.condition import Selection, if_option
@@ -39,7 +40,7 @@ _USUAL_COLUMNS = 60
 
 
 @click.command()
-@click.argument("what", metavar="[TRACE|DIR|CHANNEL]", required=False)
+@click.argument("what", metavar="[TRACE|DIR|CHANNEL]", required=False, shell_complete=complete.what_to_view)
 @mount_option
 @store_option
 @click.option("-f", "--follow", is_flag=True, help="Then show further events, until ^C or the trace is removed.")

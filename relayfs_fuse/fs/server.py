@@ -6,7 +6,6 @@ import gc
 import logging
 import os
 import signal
-from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -25,7 +24,6 @@ from relayfs_fuse.fs.counters import Counters
 from relayfs_fuse.fs.errorlog import ErrorLog
 from relayfs_fuse.fs.kinds.channel import StoredChannel
 from relayfs_fuse.fs.kinds.damaged import DamagedChannel
-from relayfs_fuse.fs.ledger import Limits
 from relayfs_fuse.fs.nodes import ControlFile, CounterNamesFile, CountersFile, ErrorLogFile, TextFile
 from relayfs_fuse.fs.requests.announcements import Announcements
 from relayfs_fuse.fs.requests.files import Operations
@@ -42,6 +40,8 @@ from relayfs_fuse.fs.upkeep import Counting, Flushing, Throttled, forget_removed
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from relayfs_fuse.fs.settings import Settings
+
 log = logging.getLogger(__name__)
 
 # The number of requests that can be served at a time. Each sleeping read(2) takes one, so it must never be reached.
@@ -52,28 +52,6 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 # The first line of control. It is a comment, so that the contents can be written back as commands.
 _CONTROL_HEAD = "# Commands are written here, one a line: see relayfs(5). error_log says why one was refused."
-
-
-@dataclass
-class Settings:
-    """The options of a mount.
-
-    mountpoint: a directory
-    store: the path of the store
-    control_mode: the permission bits of the control file
-    fuse_options: mount options for the kernel and fusermount3
-    limits: how much of the store users may take
-    counters_limit: the number of names of counters, if the store has no counters yet
-    trusted: whether other users may open the store's files
-    """
-
-    mountpoint: str
-    store: str
-    control_mode: int = 0o644
-    fuse_options: set[str] = field(default_factory=set)
-    limits: Limits = field(default_factory=Limits)
-    counters_limit: int = native.COUNTERS_LIMIT
-    trusted: bool = False
 
 
 class Server:
@@ -126,11 +104,13 @@ class Server:
             pyfuse3.close()
             raise StoreError("pyfuse3 does not call the shared libfuse3: relayfs cannot see its requests")
 
-    def run(self, answers: Callable[[], None]) -> None:
+    def run(self, answers: Callable[[], None], ends: Callable[[], None]) -> None:
         """Serve until the mount is unmounted or one of SIGNALS arrives; then unmount and close the store.
 
         answers: is called once, when the mount has answered a request
+        ends: is called when the server begins to end, and again if there is another reason to
         """
+        self._ends = ends
         # What was imported lives as long as the process: no collection walks it, the one at the end included.
         gc.freeze()
         try:
@@ -204,6 +184,7 @@ class Server:
         return top is not None and top.device == self._device
 
     def _end(self, scope: trio.CancelScope) -> None:
+        self._ends()
         self._waiting.stop()
         scope.cancel()
 

@@ -77,6 +77,7 @@ def serve(requests: socket.socket) -> Callable[[], None] | None:
 
 def main() -> None:
     """Import, and serve requests."""
+    mount.import_server()
     for module, _ in relayctl.COMMANDS.values():
         import_module(f"relayfs_fuse.cli.{module}")
     gc.freeze()  # otherwise each program's first collection would look at, and so copy, all that is imported

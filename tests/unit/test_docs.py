@@ -1,4 +1,4 @@
-"""What users are told is what the code does: README, man pages, completions."""
+"""What users are told is what the code does: README, man pages."""
 
 import re
 import subprocess
@@ -18,7 +18,6 @@ from relayfs_fuse.native.tables import OPTIONS, RELAY_OPTIONS, RING_OPTIONS, STA
 
 MAN = ROOT / "mount/man"
 PAGES = sorted(MAN.iterdir())
-COMPLETION = ROOT / "mount/completions/relayfs"
 README = (ROOT / "README.md").read_text()
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 # Headers that have a page of their own; librelayfs.3 is of all others.
@@ -173,57 +172,6 @@ def test_man_page_has_every_option_of_relayctl(name, command):
     source = section("relayctl.1", f"Options of {name}").replace(".TQ\n", ".TP\n")
     assert {word for tag in tags(source) for word in re.findall(r"(?<!\w)--?[a-z][a-z-]*", tag)} == options_of(command)
     assert f".B relayctl {name}\n" in section("relayctl.1", "SYNOPSIS")
-
-
-def test_completion_has_every_option_of_relayctl():
-    text = (ROOT / "mount/completions/relayctl").read_text()
-    lists = dict(re.findall(r"^\t\t\[(\w+)\]='([^']*)'$", text, re.MULTILINE))
-    assert {name: set(words.split()) for name, words in lists.items()} == {
-        name: options_of(command) | {"-h", "--help"} for name, command in RELAYCTL
-    }
-    named = re.search(r"^\tlocal commands='(.*)'$", text, re.MULTILINE)
-    assert named
-    assert named[1].split() == [name for name, _ in RELAYCTL]
-
-
-@pytest.mark.parametrize(
-    ("typed", "replies"),
-    [("relayctl sn", ["snapshot"]), ("relayctl --v", ["--version"]),
-     ("relayctl record --rot", ["--rotate-size", "--rotate-time"]), ("relayctl record -o /proc/sel", ["/proc/self"])],
-)  # fmt: skip
-def test_completion_of_relayctl_completes(typed, replies):
-    count = len(typed.split())
-    script = f"""compopt() {{ :; }}; . '{ROOT}/mount/completions/relayctl'; COMP_WORDS=({typed})
-        COMP_CWORD={count - 1}; _relayctl; printf '%s\\n' "${{COMPREPLY[@]}}" """
-    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines() == replies
-
-
-def test_completion_has_every_mount_option():
-    lists = dict(re.findall(r"^\tlocal (own|fuse)='([^']*)'$", COMPLETION.read_text(), re.MULTILINE))
-    assert lists["own"].split() == [re.sub("=.*", "=", option) for option in mount.OWN_OPTIONS]
-    assert lists["fuse"].split() == list(mount.FUSE_OPTIONS)
-
-
-@pytest.mark.parametrize(
-    ("typed", "replies"),
-    [
-        ("relayfs -o sto", ["store="]),
-        ("relayfs -o ro,si", ["ro,size="]),
-        ("relayfs --f", ["--foreground"]),
-        ("relayfs --v", ["--version"]),
-        ("relayfs -o log=/etc/hostna", ["/etc/hostname"]),
-        ("relayfs -o size=1G,allow", ["1G,allow_other"]),
-        ("relayfs /proc/sel", ["/proc/self"]),
-    ],
-)
-def test_completion_completes(typed, replies):
-    # What bash gives a completion function: the words, cut at "=".
-    word = re.split(r"[ =]", typed)[-1]
-    script = f"""compopt() {{ :; }}; . '{COMPLETION}'; COMP_LINE='{typed}' COMP_POINT={len(typed)}
-        _relayfs relayfs '{word}' ''; printf '%s\\n' "${{COMPREPLY[@]}}" """
-    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines() == replies
 
 
 # --- the library ---

@@ -1,7 +1,8 @@
 """The README's lines run as they are printed, in their order, as one script and pasted at a prompt, in four shells.
 
 They install relayfs for everybody and mount it at /mnt/relay. So they run in a mount namespace of their own, in which
-/opt/relayfs, /usr/local, /mnt, /var/log, /dev/shm and /etc are scratch: `arranged`.
+/usr, /mnt, /var/log, /dev/shm and /etc are scratch: `arranged`. What they install is what is looked for where programs
+look, and taken back in the end.
 """
 
 import os
@@ -16,9 +17,12 @@ import pexpect
 import pytest
 from build import ROOT
 
+from relayfs_fuse import native
+
 BLOCKS = re.findall(r"^```sh\n(.*?)^```$", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL)
 INSTALL, *USE = BLOCKS
 INSTALL_S, SCRIPT_S = 1200, 300
+VERSION = native.VERSION
 # Without the user's own files.
 SHELLS = {
     "bash": ["bash", "--norc", "--noprofile"],
@@ -26,11 +30,11 @@ SHELLS = {
     "zsh": ["zsh", "-f"],
     "fish": ["fish", "--no-config"],
 }
-# Debug: without optimization the library is compiled in half the time, and none of this is about speed.
 ENVIRONMENT = {
     "HOME": "/root", "LC_ALL": "C.UTF-8", "TERM": "dumb",
-    "CMAKE_BUILD_TYPE": "Debug", "SKBUILD_CMAKE_BUILD_TYPE": "Debug",
     "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+    # What is built for all tests need not be built again.
+    "RELAYFS_ENV": os.environ["RELAYFS_ENV"],
 }  # fmt: skip
 
 # A program keeps the namespace, in which there is no relayfs yet. The clone is seen through a bind mount, as its own
@@ -39,10 +43,13 @@ ARRANGE = """
 set -e
 findmnt -rn -t fuse.relayfs -o TARGET | while read -r other; do umount -l "$other" || :; done
 cp -a /etc "$1/etc"
-mkdir -p "$1/clone" /opt/relayfs
+mkdir -p "$1/clone" "$1/usr"
 mount --bind "$2" "$1/clone"
 mount --bind "$1/etc" /etc
-for covered in /opt/relayfs /usr/local /mnt /var/log; do mount -t tmpfs -o size=1G,mode=0755 tmpfs "$covered"; done
+mount -t tmpfs -o size=64M tmpfs "$1/usr"
+mkdir "$1/usr/upper" "$1/usr/work"
+(cd "$1/usr" && mount -t overlay -o lowerdir=/usr,upperdir=upper,workdir=work overlay /usr)
+for covered in /usr/local /mnt /var/log; do mount -t tmpfs -o size=1G,mode=0755 tmpfs "$covered"; done
 mount -t tmpfs -o size=256M,mode=1777 tmpfs /dev/shm
 mkdir /usr/local/bin
 echo arranged
@@ -105,7 +112,7 @@ def check(shown: str, how: str) -> None:
 
 # Nothing but the recording is left: no mount, no channel in the store. What is removed may go a bit later.
 CLEAN_UP = """set -e
-rm -r /var/log/web
+rm -r /var/log/web /usr/local/bin/producer
 for second in $(seq 250); do
 	[ -n "$(ls /mnt/relay)" ] || [ -n "$(find /dev/shm/relayfs -name 'mem*')" ] || exit 0
 	sleep 1
@@ -116,14 +123,44 @@ exit 1
 """
 
 
+# Who looks where for what is installed: the command, and what it prints.
+FOUND = {
+    "cron": ("env -i PATH=/usr/bin:/bin relayctl -V && env -i PATH=/usr/bin:/bin relayfs -V",
+             f"relayctl {VERSION}\nrelayfs {VERSION}\n"),
+    "sudo": ("env -i PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin relayctl -V",
+             f"relayctl {VERSION}\n"),
+    "mount": ("/sbin/mount.relayfs -V", f"mount.relayfs {VERSION}\n"),
+    "the loader": ("ldconfig -p | grep -o '/usr/local.*librelayfs.so.0'", "/usr/local/lib/librelayfs.so.0\n"),
+    "the compiler": ("pkg-config --libs --modversion relayfs", f"{VERSION}\n"),
+    "man": ("man -w 5 relayfs; man -w relayctl",
+            "/usr/local/share/man/man5/relayfs.5\n/usr/local/share/man/man1/relayctl.1\n"),
+    "bash": ("bash --norc -c 'for name in relayfs mount.relayfs relayctl; do"
+             " . /usr/local/share/bash-completion/completions/$name; complete -p $name; done'",
+             "complete -F _relayfs relayfs\ncomplete -F _relayfs mount.relayfs\n"
+             "complete -o nosort -F _relayctl_completion relayctl\n"),
+    "zsh": ("zsh -f -c 'autoload -U compinit; compinit -D -u; print $_comps[relayctl] $_comps[relayfs]'",
+            "_relayctl _relayfs\n"),
+    "fish": ("""HOME=/mnt fish -c 'complete -C "relayctl sn" | cut -f 1; complete -C "relayfs --fo" | cut -f 1'""",
+             "snapshot\n--foreground\n"),
+    "systemd": ("systemd-analyze verify --man=no relayfs@mnt.service && echo good", "good\n"),
+}  # fmt: skip
+# All that there is where something is installed.
+LISTING = "find /usr/local /usr/bin /usr/sbin /etc -printf '%y %p %l\\n' | sort"
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can install for everybody")
 def test_lines_of_the_readme_run_as_printed():
     text = "".join(USE)
     with arranged() as enter:
+        before = run_script(enter, "dash", LISTING)
         run_script(enter, "dash", f"set -e\n{INSTALL}", INSTALL_S)
+        found = {who: run_script(enter, "dash", command) for who, (command, _) in FOUND.items()}
+        assert found == {who: shown for who, (_, shown) in FOUND.items()}
         for shell in SHELLS:
             for run, how in ((run_script, "as one script"), (paste, "pasted at its prompt")):
                 shown = run(enter, shell, text)
                 check(shown, f"{shell}, {how}")
                 print(f"{shell}, {how}", shown, sep="\n")  # pytest shows it if something is left
                 run_script(enter, "dash", CLEAN_UP)
+        run_script(enter, "dash", "./dev uninstall")
+        assert run_script(enter, "dash", LISTING) == before

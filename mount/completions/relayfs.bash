@@ -1,4 +1,4 @@
-# bash completion for relayfs(8); belongs into /usr/share/bash-completion/completions/, also under the name mount.relayfs
+# bash completion for relayfs(8); belongs into share/bash-completion/completions/, also under the name mount.relayfs
 
 _relayfs() {
 	local own='store= size= user_size= user_files= control_mode= counters= log= trusted fsname='

@@ -1,0 +1,30 @@
+"""What a mount is to be like: the command line is parsed into it without what only a server needs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from relayfs_fuse import native
+from relayfs_fuse.fs.ledger import Limits
+
+
+@dataclass
+class Settings:
+    """The options of a mount.
+
+    mountpoint: a directory
+    store: the path of the store
+    control_mode: the permission bits of the control file
+    fuse_options: mount options for the kernel and fusermount3
+    limits: how much of the store users may take
+    counters_limit: the number of names of counters, if the store has no counters yet
+    trusted: whether other users may open the store's files
+    """
+
+    mountpoint: str
+    store: str
+    control_mode: int = 0o644
+    fuse_options: set[str] = field(default_factory=set)
+    limits: Limits = field(default_factory=Limits)
+    counters_limit: int = native.COUNTERS_LIMIT
+    trusted: bool = False

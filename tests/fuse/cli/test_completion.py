@@ -1,0 +1,83 @@
+"""What shells propose for relayctl: commands, options, and names that exist."""
+
+import os
+import re
+
+import pytest
+from click.shell_completion import BashComplete
+from forking import RELAYCTL, run
+from mounts import Mount
+
+from relayfs_fuse import Counters
+from relayfs_fuse.cli.relayctl import relayctl
+
+pytestmark = pytest.mark.one_mount
+
+
+def proposed(*words: str) -> list[str]:
+    """Complete the last of the words, as the shells' scripts do by way of relayctl; a type stands for paths of it."""
+    asked = BashComplete(relayctl, {}, "relayctl", "_RELAYCTL_COMPLETE")
+    items = asked.get_completions(list(words[:-1]), words[-1])
+    return [item.value if item.type == "plain" else item.type for item in items]
+
+
+@pytest.fixture
+def furnished(mount: Mount, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("RELAYFS", str(mount.path))
+    for name in ("web", "worker", "other"):
+        mount.command(f"trace create {name}\n")
+    mount.create("walk/steps", "times=mono buffers=single")
+    mount.create("walk/untimed", "buffers=single")
+    yield mount
+    for name in ("web", "worker", "other"):
+        mount.command(f"trace remove {name}\n")
+
+
+def test_commands_and_options_are_proposed():
+    assert proposed("sn") == ["snapshot"]
+    assert proposed("record", "--rot") == ["--rotate-size", "--rotate-time"]
+    assert proposed("export", "--time", "") == ["clock", "date", "relative", "seconds"]
+
+
+@pytest.mark.parametrize("command", ["live", "record", "snapshot", "stat", "export"])
+def test_traces_are_proposed(furnished, command):
+    assert proposed(command, "") == ["other", "web", "worker"]
+    assert proposed(command, "w") == ["web", "worker"]
+
+
+def test_channels_are_proposed_whose_records_have_times(furnished):
+    assert proposed("view", "w") == ["walk/steps", "web", "worker"]
+
+
+def test_counters_are_proposed(furnished):
+    with Counters(furnished.path) as counters:
+        counters.add("disk/writes")
+        assert proposed("counters", "disk/w") == ["disk/writes"]
+        counters.delete("disk/writes")
+
+
+@pytest.mark.parametrize("command", ["view", "export"])
+def test_what_is_no_trace_may_be_a_recording(furnished, command):
+    assert proposed(command, "/var/lo") == ["dir"]
+
+
+@pytest.mark.parametrize("words", [("list", "-m"), ("view", "--store"), ("record", "-o"), ("snapshot", "--output")])
+def test_directories_are_proposed(words):
+    assert proposed(*words, "/") == ["dir"]
+
+
+def test_the_mount_that_was_typed_counts(furnished, tmp_path):
+    """Where nothing can be found out, nothing is proposed, and nothing is said."""
+    assert proposed("stat", "-m", str(furnished.path), "we") == ["web"]
+    assert proposed("stat", "-m", str(tmp_path), "we") == []
+    assert proposed("counters", "-m", str(tmp_path), "") == []
+    assert proposed("view", "-m", str(tmp_path), "w") == ["dir"]
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_the_program_answers_each_shell(furnished, shell):
+    # COMP_CWORD: in fish the word itself.
+    asked = {"_RELAYCTL_COMPLETE": f"{shell}_complete", "COMP_WORDS": "relayctl stat we",
+             "COMP_CWORD": "we" if shell == "fish" else "2"}  # fmt: skip
+    answer = run([RELAYCTL], env={**os.environ, **asked}, capture_output=True, text=True, check=True).stdout
+    assert "web" in re.split(r"[,\s]", answer)

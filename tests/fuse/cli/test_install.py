@@ -1,0 +1,183 @@
+"""./dev install with a prefix of one's own; test_readme.py installs for everybody. And relayfs without its server."""
+
+import os
+import subprocess
+import sys
+from importlib import util
+from pathlib import Path
+
+import pytest
+from build import ROOT
+from mounts import Mount
+
+from relayfs_fuse import native
+from relayfs_fuse.cli import relayctl
+
+INSTALL = ROOT / "packaging/install.py"
+ENVIRONMENT = Path(os.environ["RELAYFS_ENV"])
+spec = util.spec_from_file_location("install", INSTALL)
+assert spec is not None
+assert spec.loader is not None
+install = util.module_from_spec(spec)
+spec.loader.exec_module(install)
+
+
+def dev(*words: str | Path, fails: bool = False) -> str:
+    done = subprocess.run([ROOT / "dev", *words], capture_output=True, text=True, check=False)
+    assert bool(done.returncode) == fails, done.stderr
+    return done.stderr if fails else done.stdout
+
+
+def listing(top: Path) -> list[str]:
+    return sorted(f"{path} {path.is_dir()} {path.is_symlink()}" for path in top.rglob("*"))
+
+
+def output(*command: str | Path) -> str:
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd="/")
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def prefix(tmp_path_factory):
+    """An installation in a directory with a blank, in which others have something, too."""
+    path = tmp_path_factory.mktemp("a prefix")
+    (path / "bin").mkdir()
+    (path / "bin/other").touch()
+    before = listing(path)
+    dev("install", "--prefix", path)
+    assert listing(path) != before
+    yield path
+    dev("uninstall", "--prefix", path)
+    assert listing(path) == before
+
+
+def test_what_is_installed_needs_neither_the_clone_nor_its_environment(prefix):
+    linked = [os.readlink(path) for path in prefix.rglob("*") if path.is_symlink()]
+    texts = [path.read_bytes() for path in [*prefix.rglob("bin/*"), *prefix.rglob("*.cfg")] if path.is_file()]
+    assert not [target for target in linked if target.startswith((str(ROOT), str(ENVIRONMENT)))]
+    assert not [text for text in texts if os.fsencode(ROOT) in text or os.fsencode(ENVIRONMENT) in text]
+    assert output(prefix / "bin/relayctl", "-V") == f"relayctl {native.VERSION}\n"
+    assert output(prefix / "sbin/mount.relayfs", "-V") == f"mount.relayfs {native.VERSION}\n"
+    assert output(prefix / "lib/relayfs/bin/python", "-c", "import relayfs_fuse; print(relayfs_fuse.__file__)") == (
+        f"{prefix}/lib/relayfs/lib/python{sys.version_info[0]}.{sys.version_info[1]}/site-packages/relayfs_fuse/__init__.py\n"
+    )
+
+
+def test_programs_link_with_what_is_installed(prefix, tmp_path):
+    environment = {**os.environ, "PKG_CONFIG_PATH": f"{prefix}/lib/pkgconfig", "LD_LIBRARY_PATH": f"{prefix}/lib"}
+    for static in ("", "-static"):
+        flags = "$(pkg-config --cflags --libs relayfs)"
+        script = f"eval cc {static} -o '{tmp_path}/producer' '{ROOT}/examples/producer.c' {flags}"
+        subprocess.run(["sh", "-c", script], env=environment, check=True)
+        done = subprocess.run(
+            [tmp_path / "producer", tmp_path / "none"], env=environment, capture_output=True, check=False
+        )
+        assert done.stderr == b"relay_attach: No such file or directory\n"
+
+
+def test_the_unit_starts_what_is_installed(prefix):
+    unit = prefix / install.UNIT
+    assert f'\nExecStart="{prefix}/bin/relayfs" ' in unit.read_text()
+    done = subprocess.run(["systemd-analyze", "verify", "--man=no", unit], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_installing_again_replaces_what_was_installed(prefix):
+    before = listing(prefix / "bin")
+    (prefix / "lib/relayfs/left-over").touch()
+    (prefix / "bin/relayctl").unlink()
+    dev("install", "--prefix", prefix)
+    assert listing(prefix / "bin") == before
+    assert not (prefix / "lib/relayfs/left-over").exists()
+
+
+def test_files_of_others_are_neither_replaced_nor_removed(tmp_path):
+    stranger = tmp_path / "bin/relayctl"
+    stranger.parent.mkdir()
+    stranger.write_text("mine")
+    before = listing(tmp_path)
+    said = dev("install", "--prefix", tmp_path, fails=True)
+    assert f"remove them first:\n  {stranger}\n" in said
+    assert (listing(tmp_path), stranger.read_text()) == (before, "mine")
+
+
+def test_a_link_that_has_become_anothers_stays(tmp_path):
+    """A package may have taken its place."""
+    entry = install.Entry("link", tmp_path / "relayctl", "ours")
+    entry.path.symlink_to("theirs")
+    install.remove(tmp_path / "home", [entry])
+    assert os.readlink(entry.path) == "theirs"
+
+
+def test_what_fails_halfway_is_taken_back(tmp_path):
+    (tmp_path / "environment/c").mkdir(parents=True)  # without packages
+    done = subprocess.run([sys.executable, INSTALL, "install", tmp_path / "prefix", tmp_path / "environment"],
+                          capture_output=True, text=True, check=False)  # fmt: skip
+    assert done.returncode == 1
+    assert "dev: " in done.stderr
+    assert not (tmp_path / "prefix").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (["install", "--prefix", "a\tb"], "has a tab or a line break"),
+        (["install", "--prefix"], "--prefix needs a directory"),
+        (["install", "/opt"], "/opt is no option here"),
+        (["uninstall", "--prefix", "/var/empty"], "nothing is installed there"),
+    ],
+)
+def test_what_cannot_be_done_is_said(words, reason):
+    assert reason in dev(*words, fails=True)
+
+
+# --- without the server ---
+
+
+@pytest.fixture(scope="module")
+def clients(prefix, tmp_path_factory) -> Path:
+    """The programs of an environment in which relayfs is installed without the extra for servers."""
+    path = tmp_path_factory.mktemp("clients")
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", path], check=True)
+    found = [f"--find-links={ENVIRONMENT / name}" for name in ("dist", "wheels")]
+    subprocess.run(
+        [sys.executable, "-m", "pip", "--python", path / "bin/python", "install", "-q", "--no-index", "--no-compile",
+         *found, "relayfs"], check=True,
+    )  # fmt: skip
+    assert not list(path.rglob("pyfuse3*"))
+    return path / "bin"
+
+
+CLIENT = """
+import sys
+from relayfs_fuse import Channel, Reader, Ring
+with Channel(sys.argv[1]) as channel, Ring(sys.argv[2]) as ring:
+    channel.write(b"a record")
+    channel.flush()
+    ring.output(b"another")
+with Reader(sys.argv[1]) as reader:
+    print(bytes(next(iter(reader))).decode())
+"""
+
+
+def test_clients_need_no_pyfuse3(clients, mount: Mount):
+    channel, ring = (
+        mount.create("log", "buffers=single read=nowait"),
+        mount.create("events", "type=ring framing=line buffers=global"),
+    )
+    mount.command("trace create web")
+    assert output(clients / "python", "-c", CLIENT, channel, ring) == "a record\n"
+    assert Path(f"{ring}0").read_bytes() == b"another\n"
+    assert output(clients / "relayctl", "list", "-m", mount.path).split()[:2] == ["web", "stopped"]
+    assert "relayfs/server/requests" in output(clients / "relayctl", "counters", "-m", mount.path)
+    for command in relayctl.COMMANDS:
+        assert output(clients / "relayctl", command, "--help").startswith(f"Usage: relayctl {command} ")
+
+
+def test_a_server_without_pyfuse3_says_what_to_install(clients, tmp_path):
+    for foreground in ([], ["-f"]):
+        done = subprocess.run([clients / "relayfs", tmp_path, *foreground], capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stdout) == (1, "")
+        assert done.stderr == "relayfs: the file server needs pyfuse3; `pip install 'relayfs[server]'` installs it\n"
+    assert output(clients / "relayfs", "-V") == f"relayfs {native.VERSION}\n"
