@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
     import click
 
-# The lines of control that make channels whose records relayctl view can show.
+# The lines of control that make channels, and those whose records relayctl view can show.
+_CHANNEL = re.compile(r"^create (\S+)", re.MULTILINE)
 _TIMED = re.compile(r"^create (\S+) .*\btimes=(?:mono|tsc)\b", re.MULTILINE)
 
 
@@ -51,7 +52,12 @@ def traces_or_recordings(
 
 def what_to_view(context: click.Context, parameter: click.Parameter, typed: str) -> list[CompletionItem]:
     """Propose traces, and channels whose records have times; directories if there is none that begins so."""
-    return _items([*_traces(context), *_timed_channels(context)], typed) or directories(context, parameter, typed)
+    return _items([*_traces(context), *_channels(context, _TIMED)], typed) or directories(context, parameter, typed)
+
+
+def channels(context: click.Context, parameter: click.Parameter, typed: str) -> list[CompletionItem]:  # noqa: ARG001
+    """Propose channels."""
+    return _items(_channels(context, _CHANNEL), typed)
 
 
 def counters(context: click.Context, parameter: click.Parameter, typed: str) -> list[CompletionItem]:  # noqa: ARG001
@@ -75,8 +81,8 @@ def _traces(context: click.Context) -> list[str]:
     return []
 
 
-def _timed_channels(context: click.Context) -> list[str]:
+def _channels(context: click.Context, lines: re.Pattern[str]) -> list[str]:
     place = None if context.params.get("store") else find_mount(context.params.get("mount"))
     with suppress(OSError), open(os.path.join(place or "", "control"), encoding="utf-8", errors="replace") as file:
-        return [match[1] for match in _TIMED.finditer(file.read())] if place else []
+        return [match[1] for match in lines.finditer(file.read())] if place else []
     return []

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 import click
 
+from relayfs_fuse.cli import complete
 from relayfs_fuse.cli.common import mount_option, say
 from relayfs_fuse.cli.feed import Feed
 from relayfs_fuse.cli.opened import open_first, open_to_write
@@ -140,7 +141,7 @@ def _status(status: int) -> int:
 
 
 @click.command()
-@click.argument("channel")
+@click.argument("channel", shell_complete=complete.channels)
 @click.argument("program", nargs=-1, required=True, metavar="-- PROGRAM [ARGS]...")
 @mount_option
 @click.option("--stderr", "other", metavar="CHANNEL", help="Write the standard error to this channel instead.")

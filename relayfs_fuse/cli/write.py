@@ -7,6 +7,7 @@ from contextlib import closing
 
 import click
 
+from relayfs_fuse.cli import complete
 from relayfs_fuse.cli.common import mount_option, say
 from relayfs_fuse.cli.feed import Feed
 from relayfs_fuse.cli.opened import open_first, open_to_write
@@ -15,7 +16,7 @@ from relayfs_fuse.native.split import FIXED, LINES, PREFIXED, Split
 
 
 @click.command()
-@click.argument("channel")
+@click.argument("channel", shell_complete=complete.channels)
 @mount_option
 @click.option("--fixed", metavar="N", type=click.IntRange(min=1), help="Each record has N bytes.")
 @click.option("--length-prefixed", is_flag=True, help="Each record follows its length: 4 bytes, little endian.")

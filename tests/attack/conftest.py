@@ -19,9 +19,11 @@ def begin(make_mount: Callable[..., Mount], unprivileged: object, tmp_path: Path
         directory = tmp_path / str(len(arenas))
         directory.mkdir()
         mount = make_mount(*options, start=False, is_forked=False)
-        mount.own_session = True
-        mount.start()
-        arena = Arena(mount, choose_seed(), directory)
+        quiet = make_mount(store=mount.store.with_name("quiet"), start=False, is_forked=False)
+        for one in (mount, quiet):
+            one.own_session = True
+            one.start()
+        arena = Arena(mount, quiet, choose_seed(), directory)
         arenas.append(arena)
         arena.neighbours.start()
         if tools:

@@ -34,7 +34,7 @@ def test_the_server_and_who_measures_it_run_before_all_others(begin: Begin) -> N
     arena = begin("size=512M", tools=False)
     server = arena.mount.process
     assert server is not None
-    for pid in (server.pid, arena._watch().process.pid):
+    for pid in (server.pid, arena._watch(arena.mount).process.pid):
         assert os.getpriority(os.PRIO_PROCESS, pid) == HIGHEST
         group = Path(f"/proc/{pid}/autogroup")
         # Of a session with others in it, all would have that value.
