@@ -14,8 +14,8 @@ sys.pycache_prefix, sys.dont_write_bytecode = f"{sys.prefix}/pycache", False
 
 pytest_plugins = ["c_tests", "mounts", "making", "mapping", "tracing"]
 
-# They take a minute and more, which nobody should wait for when all else is done.
-LONGEST = ("test_readme.py",)
+# Single tests of them take from 15 seconds to more than a minute, which nobody should wait for when all else is done.
+LONGEST = ("test_readme.py", "test_fuzz.py", "test_access.py", "test_forgotten.py", "test_ring_model.py")
 
 
 def pytest_configure() -> None:
