@@ -199,10 +199,12 @@ int main(int argc, char **argv)
 		sample_export("json", RELAY_EXPORT_JSON, requests);
 		sample_export("chrome", RELAY_EXPORT_CHROME, requests);
 		sample_export("perfetto", RELAY_EXPORT_PERFETTO, requests);
+		sample_export("pcapng", RELAY_EXPORT_PCAPNG, requests);
 		sample_export("text-f64", RELAY_EXPORT_TEXT, timed);
 		sample_export("json-f64", RELAY_EXPORT_JSON, timed);
 		sample_export("chrome-f64", RELAY_EXPORT_CHROME, timed);
 		sample_export("perfetto-f64", RELAY_EXPORT_PERFETTO, timed);
+		sample_export("pcapng-f64", RELAY_EXPORT_PCAPNG, timed);
 	}
 	return 0;
 }

@@ -14,7 +14,10 @@ from pathlib import Path
 from support import Limit, Samples, compiled, judge
 
 ROUNDS = 15
-FORMATS = ("text", "json", "chrome", "perfetto", "text-f64", "json-f64", "chrome-f64", "perfetto-f64")
+FORMATS = (
+    *("text", "json", "chrome", "perfetto", "pcapng"),
+    *("text-f64", "json-f64", "chrome-f64", "perfetto-f64", "pcapng-f64"),
+)
 # What relay_merge_next() needs.
 MERGE = (
     *("src/merge/merge.c", "src/merge/stream.c", "src/merge/filter.c"),

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 from relayfs_fuse import native
 from relayfs_fuse.fs.attributes import Attributes
+from relayfs_fuse.fs.items import Blocks, JsonLines, Lines
 from relayfs_fuse.fs.kinds.base import BLOCK_SIZE
 from relayfs_fuse.fs.kinds.handles import TOKEN_BYTES, HoldHandle, MemHandle
-from relayfs_fuse.fs.merged import LONGEST_BYTES, MergedFile, Sort
+from relayfs_fuse.fs.merged import LONGEST_BYTES, Face, MergedFile, Sort
 from relayfs_fuse.fs.nodes import Node, TextFile, failure
 from relayfs_fuse.native.tables import PERMS
 from relayfs_fuse.reading.records import Records
@@ -30,7 +31,11 @@ if TYPE_CHECKING:
     from relayfs_fuse.fs.opener import Opening
     from relayfs_fuse.fs.store import Store
 
-MERGED_FORMATS = {"merged": "records", "merged.json": "records.json"}
+MERGED_FACES = {
+    "merged": Face("records", Lines),
+    "merged.json": Face("records.json", JsonLines),
+    "merged.raw": Face("records.pcapng", Blocks),
+}
 
 # The token of a MemHandle in hexadecimal, as it stands in the name of a HoldFile.
 TOKEN = re.compile(f"[0-9a-f]{{{2 * TOKEN_BYTES}}}")
@@ -189,7 +194,7 @@ def _follow(
 
 
 def merged_of(channel: StoredChannel) -> Iterator[MergedFile]:
-    """Yield the files `merged` and `merged.json` of a channel, if its records have times."""
+    """Yield the files `merged`, `merged.json` and `merged.raw` of a channel, if its records have times."""
     if not channel.stats.times:
         return
 
@@ -198,9 +203,9 @@ def merged_of(channel: StoredChannel) -> Iterator[MergedFile]:
         return stat.S_IMODE(status.st_mode) & 0o444, status.st_uid, status.st_gid
 
     stored = tuple(channel.buffers)
-    for name, file_format in MERGED_FORMATS.items():
+    for name, face in MERGED_FACES.items():
         follow = partial(_follow, channel.kind.memory, stored, channel.stats.times)
-        yield MergedFile(name, Sort(channel.path, file_format, follow, owner))
+        yield MergedFile(name, Sort(channel.path, face, follow, owner))
 
 
 class DamagedFile(Node):

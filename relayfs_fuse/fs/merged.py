@@ -1,19 +1,18 @@
-"""The files `merged` and `merged.json`: lines in the order of their times.
+"""The files `merged`, `merged.json` and `merged.raw`: lines, or blocks of pcapng, in the order of their times.
 
 Those of a trace (traces/merged.py) have the events of all processes; those of a channel with `times`
-(channel_files.py) have the records of all CPUs. Each open file reads the buffers independently of all other readers,
-and consumes nothing: see reading/live.py and reading/records.py. An event or record is given out when it is DELAY_NS
-old, because until then an earlier one may be written.
+(channel_files.py) have the records of all CPUs. Of what they consist is in items.py. Each open file reads the buffers
+independently of all other readers, and consumes nothing: see reading/live.py and reading/records.py. An event or record
+is given out when it is DELAY_NS old, because until then an earlier one may be written.
 
 A program that reads to the end, as cat(1) does, gets what the buffers had at its first read(2); then a read(2) returns
-0. Further reads return newer lines, if there are any; tail(1) follows the file in this way. If a program polls the
-file, it has no end: it is readable whenever there are lines.
+0. Further reads return newer items, if there are any; tail(1) follows the file in this way. If a program polls the
+file, it has no end: it is readable whenever there are items.
 """
 
 from __future__ import annotations
 
 import errno
-import json
 import logging
 import os
 import stat
@@ -35,6 +34,7 @@ if TYPE_CHECKING:
     import pyfuse3
 
     from relayfs_fuse.fs import tap
+    from relayfs_fuse.fs.items import Items
     from relayfs_fuse.fs.opener import Opening
     from relayfs_fuse.fs.requests.acts import Acts
     from relayfs_fuse.fs.store import Store
@@ -73,18 +73,29 @@ class Followed(Protocol):
         """Check now and then for changes that nothing reports; False: all is over, and all was read."""
 
 
+class Face(NamedTuple):
+    """How a file `merged` shows it.
+
+    file_format: of native.merge.FORMATS
+    items: makes the items of an open file
+    """
+
+    file_format: str
+    items: Callable[[], Items]
+
+
 class Sort(NamedTuple):
     """What a file `merged` shows.
 
     about: what of, for the log
-    file_format: of native.merge.FORMATS
+    face: how
     follow: begins to follow it, and lets go of it at the end; it is given a function that is called with lines for
         users. May block
     owner: returns permission bits, owner and group; only who may read all of it may read this
     """
 
     about: str
-    file_format: str
+    face: Face
     follow: Callable[[Callable[[str], None]], AbstractContextManager[Followed]]
     owner: Callable[[], tuple[int, int, int]]
 
@@ -98,7 +109,7 @@ class Events(Closing):
 
     def __init__(self, sort: Sort) -> None:
         self.has_caught_up = self.is_over = False
-        self._is_json = sort.file_format.endswith("json")
+        self._notice = sort.face.items().notice
         self._about = sort.about
         self._said: list[str] = []
         self._looked = self._limit = 0
@@ -107,7 +118,7 @@ class Events(Closing):
         self._n_quiet = 0
         with ExitStack() as stack:
             self._live = stack.enter_context(sort.follow(self._say))
-            style = Style(sort.file_format, marks_late=True)
+            style = Style(sort.face.file_format, marks_late=True)
             self._export = stack.enter_context(closing(Export(self._live.merged, style)))
             self._stack = stack.pop_all()
 
@@ -116,14 +127,15 @@ class Events(Closing):
         self._stack.close()
 
     def step(self) -> bytes:
-        """Return the next whole lines, a bounded number; b"": there are none now, or has_caught_up has become True."""
-        lines = bytes(self._export.piece())
-        if not lines and not self._is_at_end():
+        """Return the next whole items, a bounded number; b"": there are none now, or has_caught_up has become True."""
+        items = bytes(self._export.piece())
+        if not items and not self._is_at_end():
             self._look()
-            lines = bytes(self._export.piece())
-        notices = b"".join(map(self._line, self._said))
+            items = bytes(self._export.piece())
+        # Behind the others, because blocks have to begin with that of their section.
+        items += b"".join(map(self._notice, self._said))
         self._said.clear()
-        return notices + lines
+        return items
 
     def _look(self) -> None:
         self._looked = self._live.look()
@@ -148,9 +160,6 @@ class Events(Closing):
         self._said.append("".join(char if char.isprintable() else "?" for char in line))
         log.info("%s: %s", self._about, self._said[-1])
 
-    def _line(self, said: str) -> bytes:
-        return f"{json.dumps({'notice': said}) if self._is_json else f'# {said}'}\n".encode()
-
 
 class MergedHandle(Handle):
     """An open file `merged`.
@@ -159,8 +168,8 @@ class MergedHandle(Handle):
     thread: the thread that opened it
     uid: the user who opened it
     n_given: how many bytes were read from it
-    lines: whole lines that can be read; of the first one, a part may have been read
-    changed_ns: when lines were added last, in ns since 1970
+    ready: whole items that can be read; of the first one, a part may have been read
+    changed_ns: when items were added last, in ns since 1970
     has_caught_up, is_over: see Events
     is_polled: whether a program has polled the file
     """
@@ -170,9 +179,10 @@ class MergedHandle(Handle):
         self.begin = partial(Events, node.sort)
         self.thread, self.uid = opening.request.pid, opening.request.uid
         self.n_given = 0
-        self.lines = bytearray()
+        self.ready = bytearray()
         self.changed_ns = time.time_ns()
         self.has_caught_up = self.is_over = self.is_polled = False
+        self._cut = node.sort.face.items().cut
         self._end: int | None = None  # a read at this offset returns nothing
         self._kept = bytearray()  # the last bytes that were read
         self._handles = node.handles
@@ -180,24 +190,24 @@ class MergedHandle(Handle):
 
     @property
     def kept_bytes(self) -> int:
-        """The length of the lines, and of those that were read last."""
-        return len(self.lines) + len(self._kept)
+        """The length of the items, and of those that were read last."""
+        return len(self.ready) + len(self._kept)
 
     def drop_kept(self) -> None:
-        """Free the lines that were read."""
+        """Free the items that were read."""
         self._kept.clear()
 
-    def put(self, lines: bytes, has_caught_up: bool) -> None:
-        """Add lines; has_caught_up: whether the end of the file is now after them."""
-        if lines:
-            self.lines += lines
+    def put(self, items: bytes, has_caught_up: bool) -> None:
+        """Add items; has_caught_up: whether the end of the file is now after them."""
+        if items:
+            self.ready += items
             self.changed_ns = time.time_ns()
         if has_caught_up and not self.has_caught_up:
-            self._end = self.n_given + len(self.lines)
+            self._end = self.n_given + len(self.ready)
         self.has_caught_up = has_caught_up
 
     def take(self, offset: int, size: int) -> bytes | None:
-        """Return the next whole lines, or a part of a line longer than `size`; b"": the end; None: there are none now.
+        """Return the next whole items, or a part of one longer than `size`; b"": the end; None: there are none now.
 
         offset: where the last read ended, or before, as head(1) seeks back; OSError: EINVAL if those bytes are not kept
         """
@@ -207,25 +217,24 @@ class MergedHandle(Handle):
                 raise failure(errno.EINVAL)
             return bytes(self._kept[-back:][:size])
         end = None if self.is_polled else self._end
-        length = min(size, len(self.lines) if end is None else end - self.n_given)
+        length = min(size, len(self.ready) if end is None else end - self.n_given)
         if not length:
             self._end = None
             return b"" if end is not None or self.is_over else None
-        if length < len(self.lines):
-            length = self.lines.rfind(b"\n", 0, length) + 1 or length
-        taken = bytes(self.lines[:length])
-        del self.lines[:length]
+        length = self._cut(self.ready, length)
+        taken = bytes(self.ready[:length])
+        del self.ready[:length]
         self._kept += taken
         del self._kept[:-KEPT_BYTES]
         self.n_given += length
         return taken
 
     async def read(self, acts: Acts, offset: int, size: int, request: tap.Request) -> bytes:
-        """Return the next lines, or nothing at the end; OSError: EINTR if the request is interrupted."""
+        """Return the next items, or nothing at the end; OSError: EINTR if the request is interrupted."""
         return await acts.streams.interruptible(partial(acts.merging.read, self, offset, size, request), request)
 
     def poll(self, acts: Acts, notify: pyfuse3.PollHandle | None) -> int:
-        """Return whether there are lines, and show no end from now on."""
+        """Return whether there are items, and show no end from now on."""
         self.is_polled = True
         return acts.merging.poll(self, notify)
 
@@ -236,7 +245,7 @@ class MergedHandle(Handle):
 
 
 class MergedFile(Node):
-    """A file `merged` or `merged.json`.
+    """A file `merged`, `merged.json` or `merged.raw`.
 
     sort: what it shows
     handles: its open files, by number
@@ -269,7 +278,7 @@ class MergedFile(Node):
         For a thread that has opened it, the size is the bytes that it has read and can read now, which `tail -f` needs.
         """
         own = [handle for handle in self.handles.values() if handle.thread == pid]
-        size, changed_ns = (own[-1].n_given + len(own[-1].lines), own[-1].changed_ns) if own else (0, time.time_ns())
+        size, changed_ns = (own[-1].n_given + len(own[-1].ready), own[-1].changed_ns) if own else (0, time.time_ns())
         size = max(1, size)  # sendfile(2), by which busybox cat reads, finds the end of an empty file
         mode, uid, gid = self.sort.owner() if self._sort else (0, os.geteuid(), os.getegid())
         return Attributes(self.inode, stat.S_IFREG | mode, uid, gid, size, changed_ns, store.began_ns)

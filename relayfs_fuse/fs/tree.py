@@ -5,7 +5,7 @@
     TRACE/PROCESS/     what a process writes to a trace (traces/registry.py)
     PATH0 ..           relay files
     .channels/PATH/    the statistics of a channel; in it bufferN/, those of a buffer, memN, the buffer's memory, and
-                       merged and merged.json, if its records have times
+                       merged, merged.json and merged.raw, if its records have times
 
 This module does not know the kernel's requests; requests/names.py answers them from the tree.
 """

@@ -22,6 +22,7 @@ FORMATS = {
     "chrome": lib.RELAY_EXPORT_CHROME, "perfetto": lib.RELAY_EXPORT_PERFETTO,
     "records": lib.RELAY_EXPORT_RECORDS, "records.json": lib.RELAY_EXPORT_RECORDS_JSON,
     "records.text": lib.RELAY_EXPORT_RECORDS_TEXT,
+    "pcapng": lib.RELAY_EXPORT_PCAPNG, "records.pcapng": lib.RELAY_EXPORT_RECORDS_PCAPNG,
 }  # fmt: skip
 TIMES = {
     "clock": lib.RELAY_EXPORT_CLOCK, "date": lib.RELAY_EXPORT_DATE,

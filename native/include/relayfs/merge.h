@@ -171,7 +171,9 @@ enum relay_export_format {
 	RELAY_EXPORT_PERFETTO = 3,     /* protobuf */
 	RELAY_EXPORT_RECORDS = 4,      /* of channels with `times`: the records, as lines */
 	RELAY_EXPORT_RECORDS_JSON = 5, /* an object a line */
-	RELAY_EXPORT_RECORDS_TEXT = 6  /* a line each, with time and CPU */
+	RELAY_EXPORT_RECORDS_TEXT = 6, /* a line each, with time and CPU */
+	RELAY_EXPORT_PCAPNG = 7,       /* as programs have written them, in pcapng */
+	RELAY_EXPORT_RECORDS_PCAPNG = 8
 };
 
 /* How RELAY_EXPORT_TEXT and _RECORDS_TEXT show times: local time of day; local date and time; seconds since the first
@@ -188,7 +190,7 @@ struct relay_export_options {
 	uint32_t times;      /* enum relay_export_times */
 	uint8_t has_colours; /* text: with a terminal's escape sequences for colours */
 	uint8_t is_brief;    /* text: times in us, and no brackets */
-	uint8_t marks_late;  /* text and JSON: mark events that are older than one that was output before them */
+	uint8_t marks_late;  /* text, JSON, pcapng: mark events that are older than one output before them */
 	uint8_t unused[5];
 	/* CLOCK_REALTIME less CLOCK_MONOTONIC, ns, for RELAY_EXPORT_CHROME and _PERFETTO, whose times are
 	 * CLOCK_MONOTONIC. */

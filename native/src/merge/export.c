@@ -29,6 +29,9 @@ static struct relay_encoder *encoder_of(const struct relay_export_options *optio
 	case RELAY_EXPORT_RECORDS:
 	case RELAY_EXPORT_RECORDS_JSON:
 		return relay_encoder_records(options);
+	case RELAY_EXPORT_PCAPNG:
+	case RELAY_EXPORT_RECORDS_PCAPNG:
+		return relay_encoder_pcapng(options);
 	default:
 		errno = EINVAL;
 		return NULL;

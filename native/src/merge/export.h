@@ -20,6 +20,7 @@ struct relay_encoder *relay_encoder_json(const struct relay_export_options *opti
 struct relay_encoder *relay_encoder_chrome(const struct relay_export_options *options);
 struct relay_encoder *relay_encoder_perfetto(const struct relay_export_options *options);
 struct relay_encoder *relay_encoder_records(const struct relay_export_options *options);
+struct relay_encoder *relay_encoder_pcapng(const struct relay_export_options *options);
 
 /* Write a value, in JSON or, with RELAY_ESCAPE_TEXT, as text, in which integers of the types x8 to x64 are hexadecimal. An
  * enum's value is written as its label, if it has one. */

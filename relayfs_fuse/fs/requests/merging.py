@@ -1,7 +1,7 @@
 """Reading and polling the files `merged` (fs/merged.py).
 
 The first read or poll of an open file starts a task, which has worker threads read the buffers ahead of the program, a
-piece at a time, until READY_BYTES of lines are ready.
+piece at a time, until READY_BYTES of items are ready.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ THREADS = 2
 class _Feed:
     """The task of an open file.
 
-    room: is set when the program has read lines
-    news: is set, and replaced by a new one, when lines are ready, when has_caught_up changes, and when the task ends
-    poll: notifies the kernel of new lines; None: no program polls the file
+    room: is set when the program has read items
+    news: is set, and replaced by a new one, when items are ready, when has_caught_up changes, and when the task ends
+    poll: notifies the kernel of new items; None: no program polls the file
     failure: the errno that has ended the task; 0: none
     """
 
@@ -80,13 +80,13 @@ class Merging:
             await trio.sleep_forever()
 
     async def read(self, handle: MergedHandle, offset: int, size: int, request: tap.Request) -> bytes:
-        """Return what MergedHandle.take() returns; wait for lines until the file has caught up. b"": there are none.
+        """Return what MergedHandle.take() returns; wait for items until the file has caught up. b"": there are none.
 
-        OSError: EAGAIN, if there are no lines and the request may not sleep; ENFILE, too many files are being read;
+        OSError: EAGAIN, if there are no items and the request may not sleep; ENFILE, too many files are being read;
         the errno that has ended the task.
         """
         feed = self._feed_of(handle)
-        while (lines := handle.take(offset, size)) is None:
+        while (items := handle.take(offset, size)) is None:
             if feed.failure:
                 raise failure(feed.failure)
             if request.nonblocking:
@@ -95,7 +95,7 @@ class Merging:
                 return b""
             await feed.news.wait()
         feed.room.set()
-        return lines
+        return items
 
     def poll(self, handle: MergedHandle, poll: pyfuse3.PollHandle | None) -> int:
         """Return the events that hold now; `poll` notifies the kernel of later ones."""
@@ -104,7 +104,7 @@ class Merging:
         except OSError:
             return GONE
         feed.poll = poll or feed.poll
-        events = READABLE if handle.lines else 0
+        events = READABLE if handle.ready else 0
         return events | (GONE if feed.failure or handle.is_over else 0)
 
     def forget(self, handle: MergedHandle) -> None:
@@ -150,13 +150,13 @@ class Merging:
         try:
             pause_s = PAUSE_FIRST_S
             while not events.is_over:
-                while len(handle.lines) >= READY_BYTES:  # each read takes a part of them
+                while len(handle.ready) >= READY_BYTES:  # each read takes a part of them
                     feed.room = trio.Event()
                     await feed.room.wait()
                 has_caught_up = handle.has_caught_up
-                lines = await self._in_thread(events.step)
-                handle.put(lines, events.has_caught_up)
-                if lines or events.has_caught_up != has_caught_up:
+                items = await self._in_thread(events.step)
+                handle.put(items, events.has_caught_up)
+                if items or events.has_caught_up != has_caught_up:
                     feed.tell()
                     pause_s = PAUSE_FIRST_S
                 else:

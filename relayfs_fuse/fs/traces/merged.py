@@ -1,4 +1,4 @@
-"""The files `merged` and `merged.json` of a trace: lines of the events of all processes; see fs/merged.py."""
+"""The files `merged`, `merged.json` and `merged.raw` of a trace: the events of all processes; see fs/merged.py."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from contextlib import closing, contextmanager
 from functools import partial
 from typing import TYPE_CHECKING
 
-from relayfs_fuse.fs.merged import READERS_MAX, MergedFile, Sort
+from relayfs_fuse.fs.items import Blocks, JsonLines, Lines
+from relayfs_fuse.fs.merged import READERS_MAX, Face, MergedFile, Sort
 from relayfs_fuse.fs.nodes import TraceDirectory
 from relayfs_fuse.reading.live import Live, Wanted
 from relayfs_fuse.reading.source import Source
@@ -19,7 +20,11 @@ if TYPE_CHECKING:
     from relayfs_fuse.fs.tree import Tree
     from relayfs_fuse.native.trace import Trace
 
-FORMATS = {"merged": "text", "merged.json": "json"}
+FACES = {
+    "merged": Face("text", Lines),
+    "merged.json": Face("json", JsonLines),
+    "merged.raw": Face("pcapng", Blocks),
+}
 
 
 @contextmanager
@@ -36,10 +41,10 @@ def _owner() -> tuple[int, int, int]:
 
 
 def directory_of(trace: Trace, store: Store, tree: Tree) -> TraceDirectory:
-    """Show the directory of a trace, with these two files in it."""
+    """Show the directory of a trace, with these files in it."""
     directory = TraceDirectory(trace.name)
     tree.attach(tree.root, directory)
-    for name, file_format in FORMATS.items():
-        sort = Sort(f"trace {trace.name}", file_format, partial(_follow, store.directory, trace), _owner)
+    for name, face in FACES.items():
+        sort = Sort(f"trace {trace.name}", face, partial(_follow, store.directory, trace), _owner)
         tree.attach(directory, MergedFile(name, sort))
     return directory

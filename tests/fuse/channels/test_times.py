@@ -1,4 +1,4 @@
-"""Records with their times: what relay files give of them, and what their channels' `merged` and `merged.json` do."""
+"""Records with their times: what relay files give of them, and what their channels' files `merged` do."""
 
 import base64
 import errno
@@ -19,6 +19,7 @@ from pathlib import Path
 import pytest
 from build import PROGRAMS, compile_c
 from mounts import DEADLINE_S, NOBODY, Mount, User, wait_until
+from pcapng import parse
 from tracing import relayctl
 
 from relayfs_fuse import Channel, Reader, Ring, native
@@ -180,6 +181,22 @@ def test_the_library_reads_records_without_their_times(mount: Mount) -> None:
         assert [bytes(record) for record in rings.records(timeout=0)] == [b"one", b"four"]
 
 
+@pytest.mark.parametrize("options", [PERCPU, "type=ring times=mono size=64K buffers=percpu"], ids=["relay", "ring"])
+def test_merged_raw_has_records_as_they_were_written(mount: Mount, options: str) -> None:
+    channel = mount.create("app/cpu", options)
+    records = [b"one\n", b"two", b"\xff\0", b"n" * 5, b"x" * 3001]
+    for i, record in enumerate(records):
+        with Path(f"{channel}{i % N_CPUS}").open("wb", buffering=0) as file:
+            file.write(record)
+    found, told = parse(cat(merged(mount, file="merged.raw"))), objects(cat(merged(mount, file="merged.json")))
+    assert [one.data for one in found.packets] == records
+    assert [one.ns for one in found.packets] == [one["ns"] for one in told]
+    assert [one.interface.description for one in found.packets] == [{"cpu": i % N_CPUS} for i in range(len(records))]
+    assert [one.name for one in found.interfaces] == [f"cpu{i}" for i in range(min(N_CPUS, len(records)))]
+    assert not found.losses
+    assert not found.notices
+
+
 @pytest.mark.parametrize("options", ["n_subbufs=4 subbuf_size=256K buffers=single", "type=ring framing=raw"])
 def test_long_records_are_read_in_parts_and_merged_as_a_whole(mount: Mount, options: str) -> None:
     channel = mount.create("app/cpu", f"{options} times=mono")
@@ -261,8 +278,14 @@ def test_what_is_lost_is_said(mount: Mount, options: str) -> None:
     channel, n = mount.create("app/cpu", f"{options} {sizes} times=mono"), 5000
     opened = Ring(channel) if "ring" in options else Channel(channel)
     write = opened.output if isinstance(opened, Ring) else opened.write
-    with opened, merged(mount, file="merged.json").open("rb", buffering=0) as file:
+    with (
+        opened,
+        merged(mount, file="merged.json").open("rb", buffering=0) as file,
+        merged(mount, file="merged.raw").open("rb", buffering=0) as raw_file,
+    ):
         assert file.read(1000) == b""
+        blocks = [raw_file.read(1000)]  # the header of the section
+        assert raw_file.read(1000) == b""
         for i in range(n):
             try:
                 write(b"%d" % i)
@@ -275,11 +298,22 @@ def test_what_is_lost_is_said(mount: Mount, options: str) -> None:
             return sum(one.get("lost", 1) for one in found) >= n
 
         wait_until(read_all, lambda: f"{n}: {found[-3:]}")
+
+        def read_raw() -> bool:
+            blocks.append(raw_file.read(1 << 20))
+            raw = parse(b"".join(blocks))
+            return len(raw.packets) + sum(loss.n for loss in raw.losses) >= n
+
+        wait_until(read_raw, lambda: f"{n} are read or lost")
     assert sum(one.get("lost", 1) for one in found) == n
     assert any("lost" in one for one in found)
     numbers = [int(one["record"]) for one in found if "record" in one]
     assert numbers == sorted(set(numbers))
     assert "late" not in json.dumps(found)
+    raw = parse(b"".join(blocks))
+    assert [int(one.data) for one in raw.packets] == sorted({int(one.data) for one in raw.packets})
+    assert raw.losses
+    assert len(raw.interfaces) == 1
 
 
 def test_lines_tell_losses_too(mount: Mount) -> None:
@@ -368,6 +402,7 @@ def test_only_readers_of_the_channel_read_what_is_merged(mount: Mount) -> None:
     mount.path.parent.chmod(0o755)
     assert "Permission denied" in user.run("cat", merged(mount)).stderr
     assert user.run("cat", merged(mount, "app/open")).returncode == 0
+    assert "Permission denied" in user.run("cat", merged(mount, file="merged.raw")).stderr
     with pytest.raises(PermissionError):
         merged(mount, "app/open").open("wb")
 

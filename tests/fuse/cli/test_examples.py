@@ -2,6 +2,7 @@
 
 import errno
 import itertools
+import json
 import os
 import re
 import shlex
@@ -24,6 +25,7 @@ from mounts import COUNTERS, DEADLINE_S, RELAYFS, Mount, wait_until
 from trace_processor import trace_processor
 
 EXAMPLES = ROOT / "examples"
+TRACES = ROOT / "tests/fuse/traces"
 # Empty lines, a long one, bytes that are no text.
 LINES = (
     b"first\n\n" + b"x" * 3000 + b"\n\xff\xfe\0 bytes\n" + b"".join(b"line %d\n" % i for i in range(20000)) + b"end\n"
@@ -393,6 +395,32 @@ def test_the_table_of_examples_names_them_all():
     text = (EXAMPLES / "README.md").read_text()
     named = set(re.findall(r"\]\(([\w.]+)\)", text))
     assert named == {path.name for path in EXAMPLES.iterdir() if path.is_file()} - {"README.md"}
+
+
+def flat(fields: dict, before: str = "") -> dict:
+    """The fields of structs under the names that declarations have for them."""
+    found = {}
+    for name, value in fields.items():
+        found |= flat(value, f"{before}{name}.") if isinstance(value, dict) else {before + name: value}
+    return found
+
+
+@pytest.mark.parametrize("buffers", ["perprocess", "shared"])
+def test_merged_reader_prints_what_merged_json_has(mount, buffers: str):
+    mount.command(f"trace create t subbuf_size=256K n_subbufs=4 buffers={buffers}\ntrace start t")
+    for name in ("trace_forms", "trace_structs"):
+        program = compile_c([TRACES / f"{name}.c"])
+        subprocess.run([program], env={**os.environ, "RELAYFS": str(mount.path)}, check=True, timeout=DEADLINE_S)
+    printed = succeed(spawn(python_program("merged_reader"), mount.path / "t/merged.raw", stdout=subprocess.PIPE))
+    found = [json.loads(line) for line in printed.splitlines()]
+    told = [json.loads(line) for line in (mount.path / "t/merged.json").read_bytes().splitlines()]
+    for one in found:
+        one["tid"] = one["fields"].pop("_vtid")
+        one["pid"] = one["fields"].pop("_vpid", one.get("pid"))
+    for one in told:
+        one["fields"] = flat(one["fields"])
+    assert len(told) > 10
+    assert found == told
 
 
 @pytest.mark.parametrize("shell", ["sh", "bash", "busybox sh"])

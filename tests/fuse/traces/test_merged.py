@@ -18,6 +18,7 @@ import pytest
 from babeltrace import babeltrace
 from build import PROGRAMS, compile_c
 from mounts import DEADLINE_S, NOBODY, Mount, User, wait_until
+from pcapng import parse
 from traced import environment_of, processes, program, relayctl, start_trace, traced
 from tracing import finish, recording
 
@@ -341,7 +342,7 @@ def test_only_who_may_read_all_of_the_trace_may_read_it(mount: Mount, unprivileg
     trace = start_trace(mount)
     with traced(mount, user=NOBODY) as writer:
         writer.ask("emit 3")
-        for name in ("merged", "merged.json"):
+        for name in ("merged", "merged.json", "merged.raw"):
             done = unprivileged.run("cat", trace / name)
             assert (done.returncode, done.stdout) == (1, "")
             assert "Permission denied" in done.stderr
@@ -369,13 +370,17 @@ def test_a_process_that_spoils_its_buffers_harms_no_other(
             spoilt = f"trace_hostile-{hostile.pid}"
             assert spoilt in processes(trace)
             found = [json.loads(line) for line in cat(trace / "merged.json")]
+            blocks = (trace / "merged.raw").read_bytes()
             hostile.kill()
         honest.ask("emit 100")
         assert tail.wait_for_steps(300) == list(range(300))
         mine = [one for one in found if one.get("pid") == honest.process.pid]
+        raw = parse(blocks)
         assert [one["fields"]["seq"] for one in mine] == list(range(200))
         said = [one["notice"] for one in found if "notice" in one]
-        assert all(line.startswith(spoilt) for line in said)
+        assert all(line.startswith(spoilt) for line in [*said, *raw.notices])
+        assert raw.notices
+        assert len([one for one in raw.packets if one.interface.description["pid"] == honest.process.pid]) == 200
         named = [line for line in tail.lines() if line.startswith("# ")]
         assert named
         assert all(line.startswith(f"# {spoilt} ") for line in named)
