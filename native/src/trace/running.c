@@ -4,8 +4,9 @@
  * one of its events. relay_traced_own (trace/objects.h) is found behind the mapping of the control file's first page.
  *
  * The program runs meanwhile, and may be hostile: any pointer may be wrong. So each struct and text is copied, and the copy
- * is checked as relay_trace_declare_event() checks an event. The size of the output limits the number of events.
- * MOST_POINTERS limits the length of lists, which may be circular, or have only null pointers.
+ * is checked as relay_trace_declare_event() checks an event. Events that cannot be read or are not valid are left out. The size
+ * of the output limits the number of the others; MOST_POINTERS limits the length of lists, which may be circular, or have only
+ * null pointers, or only events that are left out, which count as LEFT_OUT_COST pointers each.
  */
 #define _GNU_SOURCE
 #include "trace/field_types.h"
@@ -20,7 +21,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { MOST_POINTERS = 1 << 18, NAME_BYTES = RELAY_NAME_MAX + 1, PLACE_BYTES = 4096 };
+enum { MOST_POINTERS = 1 << 18, LEFT_OUT_COST = 1 << 8, NAME_BYTES = RELAY_NAME_MAX + 1, PLACE_BYTES = 4096 };
 
 /* What is copied of one event takes less than eight times the room of the longest declaration: a label takes 24 bytes and
  * its name here, and at least 8 and its name there. */
@@ -31,7 +32,7 @@ struct running {
 	char *text; /* what is returned */
 	size_t size, length;
 	uint64_t n_events;
-	uint32_t n_pointers; /* of all lists, so far */
+	uint32_t n_pointers; /* of all lists, so far, and LEFT_OUT_COST for each event that was left out */
 	size_t used;         /* of `room` */
 	_Alignas(max_align_t) char room[ROOM_BYTES];
 };
@@ -140,12 +141,16 @@ static void add_program(struct running *running, const char *from)
 	running->length = (size_t)snprintf(running->text, running->size, "%s\n", name ? name : "");
 }
 
-/* Append an event's declaration. False: it cannot be read, or is not valid, so the rest of its list is not read. */
+/* Append an event's declaration, unless it is left out. False: there is no room for more. */
 static bool add_event(struct running *running, const struct relay_trace_event *from)
 {
 	struct relay_trace_event event;
-	if (running->length >= running->size || !copy_event(running, &event, from))
+	if (running->length >= running->size)
 		return false;
+	if (!copy_event(running, &event, from)) {
+		running->n_pointers += LEFT_OUT_COST;
+		return true;
+	}
 	running->length += relay_tsdl_event(&event, running->n_events++, running->text + running->length,
 	                                    running->size - running->length);
 	return true;

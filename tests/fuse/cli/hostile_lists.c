@@ -21,6 +21,9 @@ static struct relay_trace_field fields[] = {
 static struct relay_declared declared = {
     .event = {.provider = "hostile", .name = "one", .fields = fields, .n_fields = 1}};
 static struct relay_trace_event *one_event[] = {&declared.event};
+static struct relay_declared two = {.event = {.provider = "hostile", .name = "two"}},
+			     invalid = {.event = {.provider = "hostile", .name = "not a name"}, .next = &two};
+static struct relay_trace_event *some_events[] = {&invalid.event, &declared.event};
 static struct relay_trace_object object = {.events = one_event, .events_end = one_event + 1};
 
 static void *map(size_t bytes, int flags)
@@ -84,6 +87,10 @@ static void make(struct relay_traced_own *own, const char *kind)
 		own->declared = (struct relay_declared *)8;
 	} else if (strcmp(kind, "name") == 0) {
 		own->program = "a\nevent {\n\tname = \"b:c\";\n\033[31m";
+	} else if (strcmp(kind, "between") == 0) {
+		own->declared = &invalid;
+		object.events = some_events;
+		object.events_end = some_events + 2;
 	} else if (strcmp(kind, "magic") == 0) {
 		own->magic++;
 	} else {

@@ -60,7 +60,7 @@ trio.run(pyfuse3.main)
 """
 KINDS = [
     "circle", "nulls", "endless", "unterminated", "fields", "backwards", "forms", "nowhere", "name", "magic", "dots",
-    "deep", "split",
+    "deep", "split", "between",
 ]  # fmt: skip
 
 
@@ -328,7 +328,8 @@ def test_lists_of_anything_harm_nobody(mount):
     found = listed(done)
     kinds = {process.pid: words[0] for process, words in zip(hostile, commands, strict=True)}
     by_name = {event["name"]: [kinds[pid] for pid in pids(event) if pid in kinds] for event in found["events"]}
-    assert by_name == {"hostile:one": ["name"], **{name: [] for name in OF_TRACED}}
+    # Events that are not valid are left out, and those behind them are not.
+    assert by_name == {"hostile:one": ["name", "between"], "hostile:two": ["between"], **{name: [] for name in OF_TRACED}}
     assert all(honest.process.pid in pids(event) for event in found["events"] if event["name"] in OF_TRACED)
     assert {kinds[one["pid"]]: one["reason"] for one in found["unreadable"]} == {
         "endless": "File too large", "magic": "it has another version of librelayfs",
