@@ -1,10 +1,12 @@
 """./dev install with a prefix of one's own; test_readme.py installs for everybody. And relayfs without its server."""
 
 import os
+import re
 import subprocess
 import sys
 from importlib import util
 from pathlib import Path
+from zipfile import ZipFile
 
 import pytest
 from build import ROOT
@@ -136,14 +138,20 @@ def test_what_cannot_be_done_is_said(words, reason):
 
 
 @pytest.fixture(scope="module")
-def clients(prefix, tmp_path_factory) -> Path:
-    """The programs of an environment in which relayfs is installed without the extra for servers."""
+def wheel(prefix, tmp_path_factory) -> Path:
+    """What ./dev wheel makes."""
+    return Path(dev("wheel", tmp_path_factory.mktemp("a wheel")).strip())
+
+
+@pytest.fixture(scope="module")
+def clients(wheel, tmp_path_factory) -> Path:
+    """The programs of an environment in which the wheel is installed without the extra for servers, and no compiler."""
     path = tmp_path_factory.mktemp("clients")
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", path], check=True)
-    found = [f"--find-links={ENVIRONMENT / name}" for name in ("dist", "wheels")]
     subprocess.run(
         [sys.executable, "-m", "pip", "--python", path / "bin/python", "install", "-q", "--no-index", "--no-compile",
-         *found, "relayfs"], check=True,
+         "--only-binary=:all:", f"--find-links={ENVIRONMENT / 'wheels'}", wheel],
+        check=True, env={**os.environ, "PATH": str(path)},
     )  # fmt: skip
     assert not list(path.rglob("pyfuse3*"))
     return path / "bin"
@@ -159,6 +167,30 @@ with Channel(sys.argv[1]) as channel, Ring(sys.argv[2]) as ring:
 with Reader(sys.argv[1]) as reader:
     print(bytes(next(iter(reader))).decode())
 """
+
+
+def test_the_wheel_is_for_any_linux_with_the_glibc_whose_symbols_it_uses(wheel, tmp_path):
+    named = re.fullmatch(r"relayfs-[\d.]+-cp311-abi3-manylinux_2_(\d+)_\w+\.whl", wheel.name)
+    assert named
+    with ZipFile(wheel) as packed:
+        libraries = [packed.extract(name, tmp_path) for name in packed.namelist() if ".so" in name]
+    versions = re.findall(r"Name: GLIBC_2\.(\d+)", output("readelf", "-V", *libraries))
+    assert versions
+    assert max(map(int, versions)) == int(named[1])
+    # Nothing of libfuse is in it, and no other library than the C library is needed by what clients load.
+    assert {Path(name).name for name in libraries} == {
+        "_native.abi3.so", "librelayfs.so", "librelayfs.so.0", "librelayfs_tap.so",
+    }  # fmt: skip
+    needed = {
+        name: re.findall(r"NEEDED +(\S+)", output("objdump", "-p", tmp_path / "relayfs_fuse" / name))
+        for name in ("_native.abi3.so", "lib/librelayfs.so.0", "lib/librelayfs_tap.so")
+    }
+    assert "libfuse3.so.3" in needed.pop("lib/librelayfs_tap.so")
+    assert {one for names in needed.values() for one in names} <= {
+        "libc.so.6",
+        "librelayfs.so.0",
+        "ld-linux-x86-64.so.2",
+    }
 
 
 def test_clients_need_no_pyfuse3(clients, mount: Mount):
