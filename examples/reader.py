@@ -1,11 +1,10 @@
-"""Print a relay file, piece by piece, until the channel is removed: reader.py MNT/app/cpu0."""
+"""Print the records of a channel until it is removed: reader.py MNT/app/cpu."""
 
 import sys
 
-from relayfs_fuse import Reader
+import relayfs_fuse
 
-with Reader(sys.argv[1]) as reader:
-    for piece in reader:
-        # A view of the shared memory itself, valid until the next step.
-        sys.stdout.buffer.write(piece)
+with relayfs_fuse.open(sys.argv[1]) as reader:
+    for record in reader:
+        sys.stdout.buffer.write(record.data)
         sys.stdout.buffer.flush()
