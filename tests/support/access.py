@@ -236,7 +236,8 @@ class Scene:
             self._command(line)
         for path in ("made", "d/made", "d/sub", "d"):
             self._server("remove the directory", self.mount.path / path)
-        self._server("remove the directory", self.mount.store / "made")
+        for remove in ("remove the directory", "remove"):
+            self._server(remove, self.mount.store / "made")
         self._server_makes("d")
         owner = CHANNEL.format(owner=OWNER.uid)
         self._must(f"create c buffers=single subbuf_size=4K n_subbufs=4 {owner}")
@@ -328,7 +329,8 @@ of them and compares. `yes`: it succeeded; `ignored`: it succeeded and changed n
 
 * **owner**: the owner of the channel, who is not root. On a user's mount he is also the one who mounted.
 * **group**: a member of the channel's group. **other**: neither.
-* A user's mount without `allow_other` is for that user alone; not even root can look into it.
+* A user's mount without `allow_other` is for that user alone; not even root can look into it. Only statfs(2)
+  succeeds there for others.
 * Modes of channels are `perm=0640`: the owner reads and writes, the group reads. With other modes the results differ.
 * Opening to read is done with O_NONBLOCK. `map to read` and `map to write` are `mmap` with MAP_SHARED of one page;
   only a server that may register files with the kernel (root, Linux 6.9) has files that can be mapped.
