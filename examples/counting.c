@@ -1,8 +1,8 @@
 /* cc -O2 -o counting counting.c $(pkg-config --cflags --libs relayfs) */
 #include <errno.h>
 #include <relayfs/counters.h>
+#include <relayfs/relay.h>
 #include <stdio.h>
-#include <string.h>
 
 /* Count the lines and bytes of the standard input: counting MNT <FILE; see relayctl counters. */
 int main(int argc, char **argv)
@@ -10,7 +10,7 @@ int main(int argc, char **argv)
 	struct relay_perf_spec bytes_spec = {.size = sizeof(bytes_spec), .uid = -1u, .gid = -1u, .unit = "bytes"};
 	struct relay_counters *counters = relay_counters_open(argc > 1 ? argv[1] : NULL);
 	if (!counters) {
-		perror("relay_counters_open");
+		fprintf(stderr, "counting: %s: %s\n", argc > 1 ? argv[1] : "the store", relay_strerror(errno));
 		return 1;
 	}
 	/* These numbers are the same in every process. */
@@ -23,7 +23,7 @@ int main(int argc, char **argv)
 			relay_perf_adjust(counters, lines, 1);
 	}
 	if (err)
-		fprintf(stderr, "counting: %s\n", strerror(err));
+		fprintf(stderr, "counting: %s\n", relay_strerror(err));
 	relay_counters_close(counters);
 	return err ? 1 : 0;
 }

@@ -12,7 +12,6 @@
 #include <relayfs/relay.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 static int wait_for_readers(const char *unread_file, unsigned long long limit)
@@ -64,11 +63,13 @@ static int write_lines(struct rchan *chan, const char *unread_file, unsigned lon
 
 int main(int argc, char **argv)
 {
-	if (argc != 4)
+	if (argc != 4) {
+		fprintf(stderr, "usage: demo_producer CHANNEL UNREAD_FILE LIMIT <FILE\n");
 		return 2;
+	}
 	struct rchan *chan = relay_attach(argv[1]);
 	if (!chan) {
-		perror("relay_attach");
+		fprintf(stderr, "demo_producer: %s: %s\n", argv[1], relay_strerror(errno));
 		return 1;
 	}
 	unsigned long refused = 0;
@@ -77,7 +78,7 @@ int main(int argc, char **argv)
 		err = relay_flush(chan);
 	relay_close(chan);
 	if (err)
-		fprintf(stderr, "demo_producer: %s\n", strerror(-err));
+		fprintf(stderr, "demo_producer: %s\n", relay_strerror(-err));
 	printf("%lu\n", refused);
 	return err ? 1 : 0;
 }

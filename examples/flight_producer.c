@@ -1,4 +1,5 @@
 /* cc -O2 -o flight_producer flight_producer.c $(pkg-config --cflags --libs relayfs) */
+#include <errno.h>
 #include <relayfs/relay_app.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,9 +10,13 @@
  * It needs no reader: no record is refused, and the oldest ones are overwritten. flight_reader reads them. */
 int main(int argc, char **argv)
 {
-	struct rchan *chan = relay_app_attach(argc > 2 ? argv[1] : "", "mode=overwrite subbuf_size=64K n_subbufs=8");
+	if (argc != 3) {
+		fprintf(stderr, "usage: flight_producer MNT/app/flight N\n");
+		return 2;
+	}
+	struct rchan *chan = relay_app_attach(argv[1], "mode=overwrite subbuf_size=64K n_subbufs=8");
 	if (!chan) {
-		perror("relay_app_attach");
+		fprintf(stderr, "flight_producer: %s: %s\n", argv[1], relay_strerror(errno));
 		return 1;
 	}
 	long n = atol(argv[2]);

@@ -1,17 +1,20 @@
 /* cc -O2 -o flight_reader flight_reader.c $(pkg-config --cflags --libs relayfs) */
+#include <errno.h>
 #include <relayfs/relay_app.h>
 #include <stdio.h>
-#include <string.h>
 
 /* Read the records of a flight recorder, after a crash or while programs still write: flight_reader MNT/app/flight OUTPUT
  * and then: sort -n OUTPUT* */
 int main(int argc, char **argv)
 {
-	struct relay_app_options options = {
-	    .size = sizeof(options), .output = argc > 2 ? argv[2] : NULL, .keep_enabled = 1};
-	struct relay_app *app = relay_app_open(argc > 2 ? argv[1] : "", &options);
+	if (argc != 3) {
+		fprintf(stderr, "usage: flight_reader MNT/app/flight OUTPUT\n");
+		return 2;
+	}
+	struct relay_app_options options = {.size = sizeof(options), .output = argv[2], .keep_enabled = 1};
+	struct relay_app *app = relay_app_open(argv[1], &options);
 	if (!app) {
-		perror("relay_app_open");
+		fprintf(stderr, "flight_reader: %s: %s\n", argv[1], relay_strerror(errno));
 		return 1;
 	}
 	int err = relay_app_start(app);
@@ -25,7 +28,7 @@ int main(int argc, char **argv)
 			bytes += s.bytes;
 	}
 	if (err)
-		fprintf(stderr, "flight_reader: %s\n", strerror(-err));
+		fprintf(stderr, "flight_reader: %s\n", relay_strerror(-err));
 	else
 		printf("%lu bytes of history\n", bytes);
 	relay_app_close(app);

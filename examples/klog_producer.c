@@ -22,13 +22,17 @@ static void *work(void *argument)
  * Make and remove the channel at any time, or start klog_reader, which makes it. */
 int main(int argc, char **argv)
 {
+	if (argc != 2) {
+		fprintf(stderr, "usage: klog_producer MNT/app/log\n");
+		return 2;
+	}
 	pthread_t threads[N_THREADS];
 	for (unsigned long i = 0; i < N_THREADS; i++)
 		if (pthread_create(&threads[i], NULL, work, (void *)i))
 			return 1;
 	struct rchan *chan = NULL;
 	for (;; usleep(LOOK_US)) {
-		if (!chan && (chan = relay_attach(argc > 1 ? argv[1] : "")))
+		if (!chan && (chan = relay_attach(argv[1])))
 			klog_register(chan);
 		/* The channel was removed: close it, and look for another. */
 		if (chan && klog("klog_producer is alive\n") == -EPIPE) {

@@ -3,7 +3,6 @@
 #include <poll.h>
 #include <relayfs/relay_app.h>
 #include <stdio.h>
-#include <string.h>
 
 static int print(struct relay_app *app, unsigned cpu, const void *data, size_t length, size_t padding)
 {
@@ -15,11 +14,15 @@ static int print(struct relay_app *app, unsigned cpu, const void *data, size_t l
  * One buffer serves all CPUs, so that lines are in order; each is read as soon as it is written. */
 int main(int argc, char **argv)
 {
+	if (argc != 2) {
+		fprintf(stderr, "usage: klog_reader MNT/app/log\n");
+		return 2;
+	}
 	struct relay_app_options options = {
 	    .size = sizeof(options), .create = "buffers=single delivery=packet", .process_subbuf = print};
-	struct relay_app *app = relay_app_open(argc > 1 ? argv[1] : "", &options);
+	struct relay_app *app = relay_app_open(argv[1], &options);
 	if (!app) {
-		perror("relay_app_open");
+		fprintf(stderr, "klog_reader: %s: %s\n", argv[1], relay_strerror(errno));
 		return 1;
 	}
 	int err = relay_app_start(app);
@@ -28,7 +31,7 @@ int main(int argc, char **argv)
 		err = relay_app_stop(app);
 	}
 	if (err)
-		fprintf(stderr, "klog_reader: %s\n", strerror(-err));
+		fprintf(stderr, "klog_reader: %s\n", relay_strerror(-err));
 	relay_app_close(app);
 	return err ? 1 : 0;
 }

@@ -3,15 +3,18 @@
 #include <relayfs/relay.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 /* Each line of the standard input becomes a record of a channel: producer MNT/app/cpu <FILE */
 int main(int argc, char **argv)
 {
-	struct rchan *chan = relay_attach(argc > 1 ? argv[1] : "");
+	if (argc != 2) {
+		fprintf(stderr, "usage: producer MNT/app/cpu <FILE\n");
+		return 2;
+	}
+	struct rchan *chan = relay_attach(argv[1]);
 	if (!chan) {
-		perror("relay_attach");
+		fprintf(stderr, "producer: %s: %s\n", argv[1], relay_strerror(errno));
 		return 1;
 	}
 	char *line = NULL;
@@ -25,7 +28,7 @@ int main(int argc, char **argv)
 	if (!err)
 		err = relay_flush(chan);
 	if (err)
-		fprintf(stderr, "producer: %s\n", strerror(-err));
+		fprintf(stderr, "producer: %s\n", relay_strerror(-err));
 	free(line);
 	relay_close(chan);
 	return err ? 1 : 0;

@@ -1,16 +1,20 @@
 /* cc -O2 -o reader reader.c $(pkg-config --cflags --libs relayfs) */
 #include <errno.h>
 #include <relayfs/reader.h>
+#include <relayfs/relay.h>
 #include <stdio.h>
-#include <string.h>
 
 /* Print a relay file from shared memory, without a copy, until the channel is removed:
  * reader MNT/app/cpu0 */
 int main(int argc, char **argv)
 {
-	struct relay_reader *reader = relay_reader_open(argc > 1 ? argv[1] : "");
+	if (argc != 2) {
+		fprintf(stderr, "usage: reader MNT/app/cpu0\n");
+		return 2;
+	}
+	struct relay_reader *reader = relay_reader_open(argv[1]);
 	if (!reader) {
-		perror("relay_reader_open");
+		fprintf(stderr, "reader: %s: %s\n", argv[1], relay_strerror(errno));
 		return 1;
 	}
 	const void *data;
@@ -27,7 +31,7 @@ int main(int argc, char **argv)
 			fprintf(stderr, "reader: the last %zu bytes may be garbled\n", length);
 	}
 	if (got < 0)
-		fprintf(stderr, "reader: %s\n", strerror(-got));
+		fprintf(stderr, "reader: %s\n", relay_strerror(-got));
 	relay_reader_close(reader);
 	return got < 0 ? 1 : 0;
 }

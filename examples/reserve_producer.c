@@ -6,7 +6,6 @@
 #include <relayfs/relay.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 enum { N_THREADS = 3, MAX_BUFFERS = 1024 };
@@ -64,7 +63,7 @@ static void *work(void *argument)
 		else if (err == -ENOSPC)
 			usleep(1000); /* full: wait for reserve_reader */
 		else
-			return (void *)strerror(-err);
+			return (void *)(long)err;
 	}
 	return NULL;
 }
@@ -72,10 +71,14 @@ static void *work(void *argument)
 /* Three threads log N events each; then the channel is removed: reserve_producer MNT/app BASE N */
 int main(int argc, char **argv)
 {
+	if (argc != 4) {
+		fprintf(stderr, "usage: reserve_producer MNT/app BASE N\n");
+		return 2;
+	}
 	struct rchan_callbacks callbacks = {.subbuf_start = subbuf_start};
-	chan = relay_open(argc > 3 ? argv[2] : "", argc > 3 ? argv[1] : "", SUBBUF_SIZE, N_SUBBUFS, &callbacks, NULL);
+	chan = relay_open(argv[2], argv[1], SUBBUF_SIZE, N_SUBBUFS, &callbacks, NULL);
 	if (!chan) {
-		perror("relay_open");
+		fprintf(stderr, "reserve_producer: %s: %s\n", argv[2], relay_strerror(errno));
 		return 1;
 	}
 	n_records = atol(argv[3]);
@@ -83,14 +86,14 @@ int main(int argc, char **argv)
 	for (long i = 0; i < N_THREADS; i++)
 		if (pthread_create(&threads[i], NULL, work, (void *)i))
 			return 1;
-	char *why = NULL;
+	long err = 0;
 	for (int i = 0; i < N_THREADS; i++) {
 		void *result;
 		pthread_join(threads[i], &result);
-		why = result ? result : why;
+		err = result ? (long)result : err;
 	}
-	if (why)
-		fprintf(stderr, "reserve_producer: %s\n", why);
+	if (err)
+		fprintf(stderr, "reserve_producer: %s\n", relay_strerror((int)err));
 	relay_close(chan); /* readers can still read to the end */
-	return why ? 1 : 0;
+	return err ? 1 : 0;
 }

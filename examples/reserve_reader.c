@@ -5,16 +5,18 @@
 #include <poll.h>
 #include <relayfs/relay_app.h>
 #include <stdio.h>
-#include <string.h>
 
 /* Lets one thread at a time print. */
-static int print_records(const char *at, const char *end, unsigned *written)
+static int print_records(unsigned cpu, const char *at, const char *end, unsigned *written)
 {
 	for (const struct record *record; at < end; at += record->reserved) {
 		record = (const struct record *)at;
 		if ((size_t)(end - at) < sizeof(*record) || record->reserved < sizeof(*record) ||
-		    record->reserved > (size_t)(end - at) || record->used > record->reserved - sizeof(*record))
+		    record->reserved > (size_t)(end - at) || record->used > record->reserved - sizeof(*record)) {
+			fprintf(stderr, "reserve_reader: cpu %u: no record %zu bytes before the end of the data\n", cpu,
+			        (size_t)(end - at));
 			return -EBADMSG;
+		}
 		fwrite(record->text, 1, record->used, stdout);
 		*written += record->used;
 	}
@@ -29,20 +31,25 @@ static int process(struct relay_app *app, unsigned cpu, const void *data, size_t
 	unsigned written = 0;
 	/* The piece behind a record whose producer died has no header. */
 	int is_begun = length >= sizeof(*header) && header->magic == HEADER_MAGIC;
-	int err =
-	    print_records((const char *)data + (is_begun ? sizeof(*header) : 0), (const char *)data + length, &written);
+	const char *records = (const char *)data + (is_begun ? sizeof(*header) : 0);
+	int err = print_records(cpu, records, (const char *)data + length, &written);
 	if (!err && is_begun && written != header->written)
-		fprintf(stderr, "reserve_reader: cpu %u: %u bytes of %u\n", cpu, written, header->written);
+		fprintf(stderr, "reserve_reader: cpu %u: a sub-buffer has %u bytes of text, and its header says %u\n",
+		        cpu, written, header->written);
 	return err;
 }
 
 /* Print the records of reserve_producer, until the channel is removed: reserve_reader MNT/app/BASE */
 int main(int argc, char **argv)
 {
+	if (argc != 2) {
+		fprintf(stderr, "usage: reserve_reader MNT/app/BASE\n");
+		return 2;
+	}
 	struct relay_app_options options = {.size = sizeof(options), .process_subbuf = process};
-	struct relay_app *app = relay_app_open(argc > 1 ? argv[1] : "", &options);
+	struct relay_app *app = relay_app_open(argv[1], &options);
 	if (!app) {
-		perror("relay_app_open");
+		fprintf(stderr, "reserve_reader: %s: %s\n", argv[1], relay_strerror(errno));
 		return 1;
 	}
 	int err = relay_app_start(app);
@@ -51,7 +58,7 @@ int main(int argc, char **argv)
 		err = relay_app_stop(app);
 	}
 	if (err)
-		fprintf(stderr, "reserve_reader: %s\n", strerror(-err));
+		fprintf(stderr, "reserve_reader: %s\n", relay_strerror(-err));
 	relay_app_close(app);
 	return err ? 1 : 0;
 }

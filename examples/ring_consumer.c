@@ -1,8 +1,8 @@
 /* cc -O2 -o ring_consumer ring_consumer.c $(pkg-config --cflags --libs relayfs) */
 #include <errno.h>
+#include <relayfs/relay.h>
 #include <relayfs/ring.h>
 #include <stdio.h>
-#include <string.h>
 
 /* Called for each record, in place. */
 static int show(void *out, const void *data, size_t length)
@@ -13,9 +13,13 @@ static int show(void *out, const void *data, size_t length)
 /* Print the records of a ring until it is removed: ring_consumer MNT/app/events */
 int main(int argc, char **argv)
 {
-	struct relay_rings *rings = relay_rings_attach(argc > 1 ? argv[1] : "");
+	if (argc != 2) {
+		fprintf(stderr, "usage: ring_consumer MNT/app/events\n");
+		return 2;
+	}
+	struct relay_rings *rings = relay_rings_attach(argv[1]);
 	if (!rings) {
-		perror("relay_rings_attach");
+		fprintf(stderr, "ring_consumer: %s: %s\n", argv[1], relay_strerror(errno));
 		return 1;
 	}
 	unsigned n_ended = 0;
@@ -33,7 +37,7 @@ int main(int argc, char **argv)
 		fflush(stdout);
 	}
 	if (got < 0)
-		fprintf(stderr, "ring_consumer: %s\n", strerror(-got));
+		fprintf(stderr, "ring_consumer: %s\n", relay_strerror(-got));
 	relay_rings_close(rings);
 	return got < 0 ? 1 : 0;
 }

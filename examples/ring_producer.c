@@ -1,5 +1,6 @@
 /* cc -O2 -o ring_producer ring_producer.c $(pkg-config --cflags --libs relayfs) */
 #include <errno.h>
+#include <relayfs/relay.h>
 #include <relayfs/ring.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -24,9 +25,13 @@ static char *reserve(struct relay_rings *rings, size_t length)
 /* Each line of the standard input becomes a record of a ring: ring_producer MNT/app/events <FILE */
 int main(int argc, char **argv)
 {
-	struct relay_rings *rings = relay_rings_attach(argc > 1 ? argv[1] : "");
+	if (argc != 2) {
+		fprintf(stderr, "usage: ring_producer MNT/app/events <FILE\n");
+		return 2;
+	}
+	struct relay_rings *rings = relay_rings_attach(argv[1]);
 	if (!rings) {
-		perror("relay_rings_attach");
+		fprintf(stderr, "ring_producer: %s: %s\n", argv[1], relay_strerror(errno));
 		return 1;
 	}
 	char *line = NULL;
@@ -42,7 +47,7 @@ int main(int argc, char **argv)
 	}
 	int err = length > 0 ? errno : 0;
 	if (err)
-		fprintf(stderr, "ring_producer: %s\n", strerror(err));
+		fprintf(stderr, "ring_producer: %s\n", relay_strerror(err));
 	free(line);
 	relay_rings_close(rings);
 	return err ? 1 : 0;

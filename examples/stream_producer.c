@@ -3,17 +3,20 @@
 #include <relayfs/relay_app.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 /* Log N numbered lines as fast as possible, for stream_reader to write to disk: stream_producer MNT/app/cpu N
  * While no reader runs, and when a buffer is full, lines are dropped and counted, as is right for a program that
  * must not wait. Any number of these programs may run at once. */
 int main(int argc, char **argv)
 {
+	if (argc != 3) {
+		fprintf(stderr, "usage: stream_producer MNT/app/cpu N\n");
+		return 2;
+	}
 	/* Make the channel if it does not exist yet. */
-	struct rchan *chan = relay_app_attach(argc > 2 ? argv[1] : "", "subbuf_size=256K n_subbufs=16");
+	struct rchan *chan = relay_app_attach(argv[1], "subbuf_size=256K n_subbufs=16");
 	if (!chan) {
-		perror("relay_app_attach");
+		fprintf(stderr, "stream_producer: %s: %s\n", argv[1], relay_strerror(errno));
 		return 1;
 	}
 	long n = atol(argv[2]), dropped = 0;
@@ -26,7 +29,7 @@ int main(int argc, char **argv)
 	}
 	printf("%ld written, %ld dropped\n", n - dropped, dropped);
 	if (err == -EPIPE)
-		fprintf(stderr, "stream_producer: the channel was removed\n");
+		fprintf(stderr, "stream_producer: %s was removed\n", argv[1]);
 	relay_close(chan);
 	return err == -EPIPE;
 }

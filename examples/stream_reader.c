@@ -5,7 +5,6 @@
 #include <relayfs/relay_app.h>
 #include <signal.h>
 #include <stdio.h>
-#include <string.h>
 
 static void on_signal(int signum)
 {
@@ -41,11 +40,15 @@ static void report(struct relay_app *app)
 /* Write a channel's records to files OUTPUT0, OUTPUT1 ...: stream_reader MNT/app/cpu OUTPUT */
 int main(int argc, char **argv)
 {
+	if (argc != 3) {
+		fprintf(stderr, "usage: stream_reader MNT/app/cpu OUTPUT\n");
+		return 2;
+	}
 	struct relay_app_options options = {
-	    .size = sizeof(options), .create = "subbuf_size=256K n_subbufs=16", .output = argc > 2 ? argv[2] : NULL};
-	struct relay_app *app = relay_app_open(argc > 2 ? argv[1] : "", &options);
+	    .size = sizeof(options), .create = "subbuf_size=256K n_subbufs=16", .output = argv[2]};
+	struct relay_app *app = relay_app_open(argv[1], &options);
 	if (!app) {
-		perror("relay_app_open");
+		fprintf(stderr, "stream_reader: %s: %s\n", argv[1], relay_strerror(errno));
 		return 1;
 	}
 	int err = relay_app_start(app);
@@ -55,7 +58,7 @@ int main(int argc, char **argv)
 		report(app);
 	}
 	if (err)
-		fprintf(stderr, "stream_reader: %s\n", strerror(-err));
+		fprintf(stderr, "stream_reader: %s\n", relay_strerror(-err));
 	relay_app_close(app);
 	return err ? 1 : 0;
 }

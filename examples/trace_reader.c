@@ -1,6 +1,8 @@
 /* cc -O2 -o trace_reader trace_reader.c $(pkg-config --cflags --libs relayfs) */
 #include "trace.h"
 
+#include <errno.h>
+#include <stdarg.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <string.h>
@@ -14,9 +16,15 @@ enum { EVENT_BYTES = offsetof(struct event, text) }; /* without its text */
 /* The events of one sub-buffer, kept until its footer is read, which is needed to compute the rate of the TSC. */
 static struct event events[BUFSIZE / EVENT_BYTES];
 
-static int fail(const char *what)
+/* Say what is wrong at a byte of a sub-buffer. */
+__attribute__((format(printf, 3, 4))) static int fail(uint32_t subbuf, size_t byte, const char *format, ...)
 {
-	fprintf(stderr, "trace_reader: %s\n", what);
+	va_list values;
+	fprintf(stderr, "trace_reader: sub-buffer %u, byte %zu: ", subbuf, byte);
+	va_start(values, format);
+	vfprintf(stderr, format, values);
+	va_end(values);
+	fputc('\n', stderr);
 	return 1;
 }
 
@@ -63,17 +71,20 @@ static int read_event(FILE *file, struct event *event)
 static int read_subbuf(FILE *file, const struct header *header)
 {
 	struct footer footer;
-	uint32_t magic;
+	uint32_t magic, id = header->start.buffer_id;
 	size_t n = 0, used = sizeof(*header);
 	while (fread(&magic, sizeof(magic), 1, file) == 1 && magic == EVENT) {
 		if (used > BUFSIZE - EVENT_BYTES || !read_event(file, &events[n]))
-			return fail("this is no event");
+			return fail(id, used, "there is no whole event; its length is %u", events[n].length);
 		used += events[n++].length;
 	}
-	if (feof(file) || magic != FOOTER || !read_rest(file, &footer, sizeof(footer)))
-		return fail("there is no footer");
-	if (footer.end.buffer_id != header->start.buffer_id || used + footer.unused != BUFSIZE)
-		return fail("this is another sub-buffer's footer");
+	if (feof(file) || (magic == FOOTER && !read_rest(file, &footer, sizeof(footer))))
+		return fail(id, used, "the file ends before the end of the footer");
+	if (magic != FOOTER)
+		return fail(id, used, "there is %#x where an event or the footer was expected", magic);
+	if (footer.end.buffer_id != id || used + footer.unused != BUFSIZE)
+		return fail(id, used, "there is the footer of sub-buffer %u, with %lu unused bytes",
+		            footer.end.buffer_id, (unsigned long)footer.unused);
 	for (size_t i = 0; i < n; i++)
 		print(&events[i], &header->start, &footer.end);
 	return 0;
@@ -82,17 +93,25 @@ static int read_subbuf(FILE *file, const struct header *header)
 int main(int argc, char **argv)
 {
 	struct header header;
-	FILE *file = fopen(argc > 1 ? argv[1] : "", "r");
+	if (argc != 2) {
+		fprintf(stderr, "usage: trace_reader MNT/xlog/9\n");
+		return 2;
+	}
+	FILE *file = fopen(argv[1], "r");
 	if (!file) {
-		perror("trace_reader");
+		fprintf(stderr, "trace_reader: %s: %s\n", argv[1], strerror(errno));
 		return 1;
 	}
 	for (uint32_t id = 0; fread(&header, sizeof(header), 1, file) == 1; id++) {
 		if (header.start.magic != HEADER || header.start.buffer_id != id)
-			return fail("there is no header");
+			return fail(id, 0, "there is %#x, of sub-buffer %u, where its header was expected",
+			            header.start.magic, header.start.buffer_id);
 		if (read_subbuf(file, &header))
 			return 1;
 		fflush(stdout);
 	}
-	return ferror(file) ? fail("it cannot be read") : 0;
+	if (!ferror(file))
+		return 0;
+	fprintf(stderr, "trace_reader: %s: %s\n", argv[1], strerror(errno));
+	return 1;
 }

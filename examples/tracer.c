@@ -92,14 +92,18 @@ static void *work(void *argument)
 
 int main(int argc, char **argv)
 {
+	if (argc < 3 || argc > 4) {
+		fprintf(stderr, "usage: tracer PATH EVENTS [clock]\n");
+		return 2;
+	}
 	pthread_t threads[N_THREADS];
 	uint32_t flags = RELAY_SCHEME_ANY | RELAY_USAGE_GLOBAL | RELAY_DELIVERY_BULK;
 	if (argc < 4)
 		flags |= RELAY_TIMESTAMP_TSC;
-	channel_id = relay_open(argc > 2 ? argv[1] : "", BUFSIZE, NBUFS, flags, &callbacks, sizeof(struct header),
-	                        sizeof(struct footer), 0);
+	channel_id =
+	    relay_open(argv[1], BUFSIZE, NBUFS, flags, &callbacks, sizeof(struct header), sizeof(struct footer), 0);
 	if (channel_id < 0) {
-		fprintf(stderr, "tracer: relay_open: %s\n", strerror(-channel_id));
+		fprintf(stderr, "tracer: %s: %s\n", argv[1], strerror(-channel_id));
 		return 1;
 	}
 	n_events = atol(argv[2]);
