@@ -12,6 +12,8 @@
 #include "bench.h"
 #include "merge/merge.h"
 
+#include <err.h>
+
 enum { EVENTS = 2000000, EXPORTED = 500000, N_STREAMS = 64, N_CPUS = 8, PACKET_BYTES = 65536, NS_BETWEEN = 1000 };
 
 /* The fields of an event: the first, or the first two, or all. Its id is their number - 1. */
@@ -151,7 +153,7 @@ static void print_sample(const char *name, double ns, const struct relay_merge *
 	struct relay_merge_stats stats;
 	relay_merge_stats(merge, &stats);
 	if (stats.events != (uint64_t)streams->n_events || stats.late || stats.damaged || stats.error)
-		die("the merge has not given out what the streams hold");
+		errx(2, "%s: the merge has not given out what the streams hold", name);
 	printf("%s %.4f %ld\n", name, (double)streams->n_events / ns * 1e3, streams->n_events);
 }
 

@@ -6,6 +6,7 @@
  *     bench_read zero-copy ROUNDS CHANNEL MEM_FILE prints a line a sample:  NAME GIGABYTES_PER_SECOND BYTES
  */
 #define _GNU_SOURCE
+#include <err.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <relayfs/reader.h>
@@ -99,7 +100,7 @@ static void compare(int rounds, struct rchan *chan, const char *relay_file, cons
 		got = read_all(reader);
 		read_ns = now_ns() - start;
 		if (got != bytes)
-			die("not all was read");
+			errx(2, "%zu bytes were read of %zu", got, bytes);
 		if (round > 0) {
 			print("touch", bytes, touch_ns);
 			print("zero-copy", bytes, read_ns);

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import errno
 import logging
+import re
 import struct
 import sys
 from collections.abc import Mapping
@@ -25,6 +26,7 @@ from typing import TYPE_CHECKING, SupportsFloat, SupportsIndex
 
 from relayfs_fuse.native.events import (
     DEPTH_MAX,
+    FIELDS_MAX,
     HEAD_BYTES,
     LEVELS,
     NAME_MAX,
@@ -52,7 +54,7 @@ _LENGTH = struct.Struct("<I")
 
 def _pack_string(value: object) -> bytes:
     if not isinstance(value, str):
-        raise TypeError("it is to be a str")
+        raise TypeError(f"it is to be a str, not {type(value).__name__}")
     if "\0" in value:
         raise ValueError("a null character ends a string; use bytes")
     # Surrogates, as in names of files that are not UTF-8, become text such as \udc80.
@@ -82,7 +84,7 @@ def _packer(form: FieldForm) -> Packer:
 def _pack_numbers(letter: str, length: int, value: object) -> bytes:
     numbers: tuple[object, ...] = tuple(value)  # type: ignore[arg-type]  # TypeError: it has no numbers
     if length and len(numbers) != length:
-        raise ValueError(f"it is to have {length} numbers")
+        raise ValueError(f"it is to have {length} numbers, not {len(numbers)}")
     try:
         packed = struct.pack(f"<{len(numbers)}{letter}", *numbers)
     except struct.error as error:
@@ -166,6 +168,20 @@ _LOG_FIELDS = {
 }  # fmt: skip
 
 
+_NAMES = {"provider": r"[\w.]+", "name": r"\w+", "field": r"\w+(\.\w+)*"}
+
+
+def _why_refused(provider: str, name: str, forms: list[tuple[str, FieldForm]]) -> str:
+    """Say what the library refuses of an event."""
+    if len(forms) > FIELDS_MAX:
+        return f"it has {len(forms)} fields, and an event has at most {FIELDS_MAX}"
+    for what, text in (("provider", provider), ("name", name), *(("field", path) for path, _ in forms)):
+        if len(text) > NAME_MAX or not re.fullmatch(_NAMES[what], text, re.ASCII):
+            dots = ", in a provider dots, too" if what == "provider" else ""
+            return f"{what} {text!r:.200}: a name has 1 to {NAME_MAX} letters, digits and _{dots}"
+    return "its names, and labels of enums, are too long together"
+
+
 def _place() -> tuple[str, int]:
     """Return the file and the line from which this module was called."""
     frame = sys._getframe()
@@ -203,9 +219,7 @@ class Event:
         except OSError as error:
             if error.errno != errno.EINVAL:
                 raise
-            raise ValueError(
-                f"{self.name}: a name is not allowed, there are more than 64 fields, or the names are too long together"
-            ) from error
+            raise ValueError(f"{self.name}: {_why_refused(provider, name, forms)}") from error
 
     @property
     def wanted(self) -> bool:

@@ -168,8 +168,12 @@ def check_options(context: click.Context) -> None:
     """Raise UsageError if an option of the command view is given that does not go with --browser."""
     options = context.params
     given = {name for name in options if context.get_parameter_source(name) == ParameterSource.COMMANDLINE}
-    if options["what"] is None or given & {"follow", "lines", "json_wanted", "delay"}:
-        raise click.UsageError("--browser shows what TRACE or DIR holds now; it takes --since, --event and --if only")
+    rule = "--browser shows what TRACE or DIR holds now; it takes --since, --event and --if only"
+    for option in context.command.params:
+        if option.name in given & {"follow", "lines", "json_wanted", "delay"}:
+            raise click.UsageError(f"{option.opts[-1]}: {rule}")
+    if options["what"] is None:
+        raise click.UsageError(rule)
 
 
 def show_in_browser(context: click.Context) -> None:

@@ -15,15 +15,13 @@ from relayfs_fuse.explain import mounts_of
 from relayfs_fuse.fs.commands.control import check_path
 from relayfs_fuse.native.library import closed_on_error
 from relayfs_fuse.native.trace import Traces
-from relayfs_fuse.reading.source import find_store
+from relayfs_fuse.reading.source import find_store, listed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from relayfs_fuse.reading.records import Records
 
-# How many names an error lists of each sort.
-_LISTED = 10
 _FIRST_FILE = "mem0"
 
 
@@ -69,7 +67,8 @@ def find_channel(what: str, mount: str | None, store: str | None) -> Channel | N
         if path.split("/")[0] not in traces and _is_channel(where, path):
             return Channel(path, os.path.join(where, path))
     channels = list(_channels(where, traces))
-    there_is = "; ".join(_list("traces", traces) + _list("channels", channels)) or "there is none at all"
+    lists = listed("traces", traces), listed("channels", channels)
+    there_is = "; ".join(one for one in lists if one) or "there is none at all"
     raise RelayError(f"there is no trace {path} in {where}, and no such channel; {there_is}")
 
 
@@ -111,10 +110,5 @@ def channels_in(mount: str) -> str:
     with suppress(OSError):
         with open(os.path.join(mount, "control"), errors="surrogateescape") as control:
             commands = [line.split() for line in control]
-        return "; ".join(_list("channels", [words[1] for words in commands if words[0] == "create"]))
+        return listed("channels", [words[1] for words in commands if words[0] == "create"])
     return ""
-
-
-def _list(sort: str, names: Sequence[str]) -> list[str]:
-    more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
-    return [f"{sort}: {', '.join(names[:_LISTED])}{more}"] if names else []

@@ -41,7 +41,7 @@ def say(line: str) -> None:
 def check_stdout() -> None:
     """Raise RelayError if the standard output is closed."""
     if sys.stdout is None:
-        raise RelayError("the standard output is closed")
+        raise RelayError("the standard output is closed: open it, or give -o if the command has it")
 
 
 def show_table(titles: list[str], rows: list[list[str]]) -> None:
@@ -62,5 +62,5 @@ class Size(click.ParamType[int]):
         try:
             size = parse_size(value)
         except ValueError:
-            self.fail(f"{value} is no number of bytes, with K, M or G", param, ctx)
+            self.fail(f"{value!r}: a size is digits, then K, M, G or nothing, such as 64M", param, ctx)
         return size

@@ -9,6 +9,7 @@ import sys
 import tempfile
 import time
 from contextlib import ExitStack, closing, contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, BinaryIO
 
 import click
@@ -21,7 +22,7 @@ from relayfs_fuse.cli.snapshot import held_now
 from relayfs_fuse.errors import RelayError
 from relayfs_fuse.native.merge import EVER, TIMES, Export, Style
 from relayfs_fuse.record.report import size
-from relayfs_fuse.tracefiles.merged import merge
+from relayfs_fuse.tracefiles.merged import merge, unread
 from relayfs_fuse.tracefiles.recorded import Recording
 
 if TYPE_CHECKING:
@@ -32,14 +33,25 @@ if TYPE_CHECKING:
 _PROGRESS_S = 1.0
 
 
+def _choose_format(context: click.Context, option: click.Parameter, given: bool) -> None:
+    """Set the parameter file_format; UsageError if it has been set by another option."""
+    if given:
+        if before := context.params.get("file_format"):
+            raise click.UsageError(f"--{before} and --{option.name}: there is one format; give one of them")
+        context.params["file_format"] = option.name
+
+
+_format_option = partial(click.option, is_flag=True, expose_value=False, callback=_choose_format)
+
+
 @click.command("export")
 @click.argument("what", metavar="TRACE|DIR", shell_complete=complete.traces_or_recordings)
 @mount_option
 @store_option
-@click.option("--text", "file_format", flag_value="text", default=True, help="One line per event (default).")
-@click.option("--json", "file_format", flag_value="json", help="One JSON object per event, each on a line.")
-@click.option("--chrome", "file_format", flag_value="chrome", help="Chrome's trace events, in JSON.")
-@click.option("--perfetto", "file_format", flag_value="perfetto", help="A Perfetto trace, for ui.perfetto.dev.")
+@_format_option("--text", help="One line per event (default).")
+@_format_option("--json", help="One JSON object per event, each on a line.")
+@_format_option("--chrome", help="Chrome's trace events, in JSON.")
+@_format_option("--perfetto", help="A Perfetto trace, for ui.perfetto.dev.")
 @click.option(
     "-o", "--output", metavar="FILE", shell_complete=complete.files,
     help="Write to FILE, which appears when complete. Default: stdout.",
@@ -56,13 +68,13 @@ def export_command(  # noqa: PLR0913, PLR0917  # an option each
     what: str,
     mount: str | None,
     store: str | None,
-    file_format: str,
     output: str | None,
     since: str | None,
     until: str | None,
     patterns: tuple[str, ...],
     condition: str | None,
     times: str,
+    file_format: str = "text",
 ) -> None:
     """Write the events of the recording DIR, or what the buffers of the trace TRACE hold, in the order of their times.
 
@@ -72,7 +84,7 @@ def export_command(  # noqa: PLR0913, PLR0917  # an option each
     if output is None:
         check_stdout()
     if file_format == "perfetto" and output is None and sys.stdout.isatty():
-        raise click.UsageError("a Perfetto trace is nothing to read: -o FILE")
+        raise click.UsageError("--perfetto is binary: give -o FILE, or redirect the standard output")
     with ended_by_signals(output), ExitStack() as stack:
         directory = what
         if not is_recording(what, mount, store):
@@ -89,7 +101,8 @@ def export_command(  # noqa: PLR0913, PLR0917  # an option each
             mono_offset = parts[0].origin.real - parts[0].origin.mono
             style = Style(file_format, times, max(0, mono_offset))
             _write(file, merged, stack.enter_context(closing(Export(merged, style))).pieces())
-            _fail_if_unread(merged)
+            if why := unread(merged, recording):
+                raise RelayError(f"{what}: {why}")
         _report(merged, what, output)
 
 
@@ -154,12 +167,6 @@ def _write(file: BinaryIO, merged: Merge, pieces: Iterator[memoryview]) -> None:
             print(f"\r{merged.stats().events} events, {size(n_bytes)} ", end="", file=sys.stderr, flush=True)
     if shows:
         print("\r\x1b[K", end="", file=sys.stderr, flush=True)
-
-
-def _fail_if_unread(merged: Merge) -> None:
-    error = -merged.stats().error
-    if error:
-        raise RelayError(f"a stream cannot be read: {os.strerror(error)}")
 
 
 def _report(merged: Merge, what: str, output: str | None) -> None:

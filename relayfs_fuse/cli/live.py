@@ -103,4 +103,4 @@ async def _listeners(host: str, port: int) -> list[trio.SocketListener]:
     try:
         return await trio.open_tcp_listeners(port, host=host)
     except OSError as error:
-        raise RelayError(f"{host}:{port}: {reason(error)}") from error
+        raise RelayError(f"{host}:{port}: {reason(error)}; --listen ADDRESS:PORT chooses another") from error

@@ -123,7 +123,7 @@ def parse(words: Sequence[str], helper: bool = False) -> Arguments:
         parser.add_argument("-d", "--debug", action="store_true", help="log debug messages, too")
     found = parser.parse_intermixed_args(words)
     if not 1 <= len(found.places) <= 2:
-        parser.error("a mountpoint is needed, and perhaps a name before it")
+        parser.error(f"one or two words are needed, [SOURCE] MNT; {len(found.places)} were given")
     arguments = Arguments(Settings(_absolute(found.places[-1]), os.path.abspath(native.default_store())))
     _apply_options(arguments, [option for group in found.options for option in group.split(",") if option])
     arguments.settings.fuse_options |= {"default_permissions", "subtype=relayfs"}

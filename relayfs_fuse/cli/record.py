@@ -64,7 +64,7 @@ def record(  # noqa: PLR0913, PLR0917  # an option each
     if output == _STDOUT:
         check_stdout()
         if compress or rotate_size or rotate_time:
-            raise click.UsageError("a stream is neither rotated nor compressed")
+            raise click.UsageError("-o - cannot have --rotate-size, --rotate-time or --compress; give -o DIR")
     options = Options(rotate_size, rotate_time, duration, until_stopped, removes=store is not None, check=check)
     shown = Progress(shows_always=progress)
     permit_many_files()

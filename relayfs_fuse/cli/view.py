@@ -23,7 +23,7 @@ from relayfs_fuse.native.merge import EVER, Export, Style
 from relayfs_fuse.reading.live import Live, Wanted
 from relayfs_fuse.reading.room import permit_many_files
 from relayfs_fuse.reading.source import Source, find_store
-from relayfs_fuse.tracefiles.merged import merge
+from relayfs_fuse.tracefiles.merged import merge, unread
 from relayfs_fuse.tracefiles.recorded import Recording
 
 if TYPE_CHECKING:
@@ -150,9 +150,9 @@ def _show_recording(directory: str, style: Style, out: Lines, since: str | None,
         for piece in exporter.pieces():
             out.write(piece)
         out.end_history()
+        if why := unread(merged, recording):
+            raise RelayError(f"{directory}: {why}")
         stats = merged.stats()
-    if stats.error:
-        raise RelayError(f"a stream cannot be read: {os.strerror(-stats.error)}")
     if stats.damaged:
         say(f"{stats.damaged} packets end in what is no declared event")
 

@@ -58,6 +58,7 @@ SERVER_SPECS = {
 }
 
 _KEY = re.compile(r"(kind|mode|unit|help)=")
+_NUMBER = "NUMBER, the first word of the counter's line in counters.names"
 
 
 @dataclass
@@ -93,7 +94,7 @@ def parse(line: str) -> Adding | Adjusting | int | None:
         return _parse_adjusting(line, rest)
     if verb == "del":
         if not re.fullmatch(r"[0-9]{1,9}", rest):
-            raise CommandError(errno.EINVAL, f"del {rest}: a number is needed", _column(line))
+            raise CommandError(errno.EINVAL, f"del {rest}: del takes {_NUMBER}", _column(line))
         return int(rest)
     if verb != "add":
         raise CommandError(errno.EINVAL, f"{verb}: unknown; there are add NAME, del NUMBER and adjust NUMBER DELTA")
@@ -109,7 +110,7 @@ def _column(line: str) -> int:
 def _parse_adjusting(line: str, rest: str) -> Adjusting:
     words = re.fullmatch(r"([0-9]{1,9}) +(-?[0-9]{1,19})", rest.strip())
     if words is None or not -(1 << 63) <= int(words[2]) < 1 << 63:
-        message = f"adjust {rest}: the number of a counter and a difference of at most 63 bits are needed"
+        message = f"adjust {rest}: adjust takes {_NUMBER}, and DELTA, from -2^63 to 2^63-1"
         raise CommandError(errno.EINVAL, message, _column(line))
     return Adjusting(int(words[1]), int(words[2]))
 
@@ -119,15 +120,18 @@ def _parse_keys(line: str, name: str, keys: str) -> Adding:
     while keys := keys.strip():
         key = _KEY.match(keys)
         if not key or key[1] in found:
-            column = line.find(keys)
-            raise CommandError(errno.EINVAL, f"{keys.split()[0]}: not one of kind=, mode=, unit=, help=", column)
+            word = keys.split()[0]
+            what = f"{key[0]} is given twice" if key else f"{word}: not one of kind=, mode=, unit=, help="
+            raise CommandError(errno.EINVAL, what, len(line.rstrip()) - len(keys))
         value, _, rest = keys[key.end() :].partition("\n" if key[1] == "help" else " ")
         found[key[1]], keys = value, rest
     kind, mode = found.get("kind", "counter"), found.get("mode", "0200")
     if kind not in native.KINDS:
         raise CommandError(errno.EINVAL, f"kind={kind}: not one of {', '.join(native.KINDS)}", line.find("kind="))
     if not re.fullmatch(r"0*[0-7]{1,3}", mode):
-        raise CommandError(errno.EINVAL, f"mode={mode}: octal permissions are needed", line.find("mode="))
+        raise CommandError(
+            errno.EINVAL, f"mode={mode}: allowed are three octal digits, such as 0220", line.find("mode=")
+        )
     spec = native.CounterSpec(native.KINDS.index(kind), found.get("unit", ""), found.get("help", ""), int(mode, 8))
     return Adding(name, spec)
 
@@ -140,9 +144,6 @@ CHANGES_MAX = 32
 # RELAY_PERF_USER_DOMAINS in native/src/counters/format.h.
 USER_DOMAINS = 4
 _REASONS = {
-    errno.EINVAL: "the name, unit or help is not allowed",
-    errno.EILSEQ: "the name, unit or help is not UTF-8",
-    errno.ENAMETOOLONG: "the name is longer than 255 bytes",
     errno.EACCES: "its group belongs to another user",
     errno.EPERM: "only a server of root has counters of other users",
     errno.ENOSPC: "the limit of names or owners is reached (mount with -o counters=N), or the store has no memory",
@@ -241,7 +242,10 @@ class Counters:
                 self._delete(command, uid, gids)
         except OSError as error:
             code = error.errno or errno.EIO
-            raise CommandError(code, self._reason(code, uid), _column(line)) from error
+            why = self._reason(code, uid)
+            if isinstance(command, Adding) and code in {errno.EINVAL, errno.EILSEQ, errno.ENAMETOOLONG}:
+                why = _wrong_text(command)
+            raise CommandError(code, why, _column(line)) from error
 
     def _reason(self, code: int, uid: int) -> str:
         if code != errno.EDQUOT:
@@ -367,6 +371,24 @@ class Counters:
         """Remove the statistics of a channel."""
         for instance in self._instances.pop(path, {}).values():
             self._handle.free(instance)
+
+
+def _wrong_text(adding: Adding) -> str:
+    """Say which text of an `add` command the library refuses, and what is allowed."""
+    texts = {
+        "name": (adding.name, native.COUNTER_NAME_MAX),
+        "unit": (adding.spec.unit, native.COUNTER_UNIT_MAX),
+        "help": (adding.spec.help, native.COUNTER_HELP_MAX),
+    }
+    for what, (text, most) in texts.items():
+        data = os.fsencode(text)
+        if len(data) > most:
+            return f"the {what} is longer than {most} bytes; it has {len(data)}"
+        if text != data.decode("utf-8", "replace"):
+            return f"the {what} is not UTF-8"
+        if any(char < " " or char == "\x7f" for char in text):
+            return f"the {what} has a control character, which is not allowed"
+    return f'name {adding.name!r}: its parts, between single slashes, have no " or \\ and do not begin with a dot'
 
 
 def _may_adjust(info: native.CounterInfo, uid: int, gids: set[int]) -> bool:

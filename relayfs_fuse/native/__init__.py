@@ -30,6 +30,9 @@ from relayfs_fuse.native.constants import (
     VERSION,
 )
 from relayfs_fuse.native.counters import (
+    COUNTER_HELP_MAX,
+    COUNTER_NAME_MAX,
+    COUNTER_UNIT_MAX,
     COUNTERS_HIGHEST_LIMIT,
     COUNTERS_LIMIT,
     KINDS,
@@ -68,6 +71,9 @@ __all__ = [
     "CLOSED",
     "COUNTERS_HIGHEST_LIMIT",
     "COUNTERS_LIMIT",
+    "COUNTER_HELP_MAX",
+    "COUNTER_NAME_MAX",
+    "COUNTER_UNIT_MAX",
     "DELIVERY_BULK",
     "DISABLED",
     "HAS_DATA",

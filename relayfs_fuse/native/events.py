@@ -55,6 +55,7 @@ _FORM = re.compile(
 _COUNT_MAX = 65535
 # The most bytes of a field's name, with those of the structs that it is in and dots, and the most such structs.
 NAME_MAX = 127
+FIELDS_MAX = 64
 DEPTH_MAX: int = lib.RELAY_TRACE_DEPTH_MAX
 _LABELS_MAX = 256
 
@@ -107,9 +108,12 @@ def _labels(text: str, base: FieldType) -> tuple[tuple[str, int], ...]:
     least, most = (-(1 << bits - 1), (1 << bits - 1) - 1) if base.kind == FieldKind.SIGNED else (0, (1 << bits) - 1)
     if base.kind == FieldKind.REAL:
         raise ValueError("the values of an enum are integers")
-    if len({name for name, _ in labels}) < len(labels) or len(labels) > _LABELS_MAX:
-        raise ValueError(f"two labels of an enum are the same, or there are more than {_LABELS_MAX}")
-    for name, value in labels:
+    if len(labels) > _LABELS_MAX:
+        raise ValueError(f"an enum has at most {_LABELS_MAX} labels, not {len(labels)}")
+    names = [name for name, _ in labels]
+    for index, (name, value) in enumerate(labels):
+        if name in names[:index]:
+            raise ValueError(f"an enum has two labels {name}")
         if not least <= value <= most:
             raise ValueError(f"{name}={value} is not from {least} to {most}")
     return tuple(labels)

@@ -13,8 +13,13 @@ from relayfs_fuse.errors import RelayError
 from relayfs_fuse.native import trace as native_trace
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from relayfs_fuse.native.trace import Clocks
     from relayfs_fuse.tracefiles.ctf import Unbuffered
+
+# How many names a message lists.
+_LISTED = 10
 
 
 def find_store(mount: str | None = None, store: str | None = None) -> str:
@@ -35,12 +40,18 @@ def find_store(mount: str | None = None, store: str | None = None) -> str:
     except OSError as error:
         if error.errno != errno.ENODATA:
             raise
-        raise RelayError(f"{place} does not tell where its store is") from error
+        raise RelayError(f"{place}: this mount does not tell where its store is; give --store STORE") from error
 
 
 def find_mount(mount: str | None = None) -> str | None:
     """Find the mount to work on; see find_store()."""
     return mount or native.find_mount()
+
+
+def listed(sort: str, names: Sequence[str]) -> str:
+    """Return the first of the names after a word that says what they are; without names: an empty text."""
+    more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
+    return f"{sort}: {', '.join(names[:_LISTED])}{more}" if names else ""
 
 
 class Source:
@@ -66,7 +77,8 @@ class Source:
             stack.callback(self._traces.close)
             trace = self._traces.find(name)
             if trace is None or trace.id != (number or trace.id):
-                raise RelayError(f"there is no trace {name} in {store}")
+                there_is = listed("traces", sorted(one.name for one in self._traces.all().values()))
+                raise RelayError(f"there is no trace {name} in {store}; {there_is or 'there is none at all'}")
             self.trace = trace
             descriptor = os.open(os.path.join(store, name), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             stack.callback(os.close, descriptor)

@@ -121,11 +121,12 @@ class DirectoryOutput:
                 there = file.read().strip()
         except FileNotFoundError:
             if any(not name.startswith(_NEW) for name in os.listdir(self.path)):
-                raise RelayError(f"{self.path} is not empty, and no recording of relayctl") from None
+                why = "is not empty, and no recording of relayctl; -o needs a new or empty directory"
+                raise RelayError(f"{self.path} {why}") from None
             _write_atomically(mark, f"{origin}\n".encode())
             return
         if there != origin:
-            raise RelayError(f"{self.path} holds another trace ({there}), not {origin}")
+            raise RelayError(f"{self.path} holds another trace ({there}), not {origin}; choose another DIR")
 
     def _last_number(self) -> int:
         return max([int(name) for name in os.listdir(self.path) if _NUMBER.fullmatch(name)], default=1)

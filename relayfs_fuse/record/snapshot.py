@@ -44,7 +44,7 @@ class Snapshot:
         self._holders = lock_holders()
         os.makedirs(path, exist_ok=True)
         if os.listdir(path):
-            raise RelayError(f"{path} is not empty")
+            raise RelayError(f"{path} is not empty; -o needs a new or empty directory")
 
     def take(self, tick: Callable[[], None]) -> None:
         """Take the snapshot. OSError: it cannot be written."""

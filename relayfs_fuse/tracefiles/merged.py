@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from fnmatch import fnmatchcase
 from itertools import islice
 from typing import TYPE_CHECKING
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from relayfs_fuse.tracefiles.ctf import Declaration
-    from relayfs_fuse.tracefiles.recorded import Part
+    from relayfs_fuse.tracefiles.recorded import Part, Recording
     from relayfs_fuse.tracefiles.thread_names import Names
 
 
@@ -41,6 +42,17 @@ def merge(
         merged.close()
         raise
     return merged
+
+
+def unread(merged: Merge, recording: Recording) -> str | None:
+    """Say which stream of a recording could not be read to its end, by its path in the recording; None: all were."""
+    error = -merged.stats().error
+    for number, part in enumerate(recording.parts):
+        stats = merged.process_stats(number)
+        if stats.error:
+            path = os.path.relpath(os.path.join(part.path, f"cpu{stats.cpu}"), recording.directory)
+            return f"{path} cannot be read: {os.strerror(-stats.error)}"
+    return f"its events cannot be read: {os.strerror(error)}" if error else None
 
 
 def thread_names_of(parts: Sequence[Part]) -> list[Names]:

@@ -37,6 +37,7 @@ _METADATA_MAX = ctf.EVENTS_MAX + (64 << 10)
 _HEADING = b"/* CTF 1.8 */\n"
 _CLOCK = re.compile(rb"\tfreq = (\d{1,19});\n\toffset_s = (\d{1,10});\n\toffset = (\d{1,19});\n\};\n")
 _CONTEXT = re.compile(rb"\tevent\.context := struct \{\n((?:\t\tu?int32_t _\w{1,255};\n){1,16})\t\};\n")
+_NEEDED = "a DIR of `relayctl record` or `relayctl snapshot` is needed"
 _STREAM = re.compile(r"cpu(\d{1,6})(?:_(\d{1,9}))?")
 
 
@@ -95,7 +96,7 @@ def read_metadata(path: str, text: bytes) -> Part:
 
 
 class Recording:
-    """The parts of a recording, in the order of their names.
+    """The parts of a recording in `directory`, in the order of their names.
 
     Compressed files are unpacked to a temporary directory, which close() removes.
 
@@ -103,6 +104,7 @@ class Recording:
     """
 
     def __init__(self, directory: str) -> None:
+        self.directory = directory
         self._stack = ExitStack()
         self._unpacked: str | None = None
         try:
@@ -112,7 +114,7 @@ class Recording:
             raise
         if not parts:
             self.close()
-            raise RelayError(f"{directory}: there is no trace of relayfs in it")
+            raise RelayError(f"{directory}: there is no trace of relayfs in it; {_NEEDED}")
         self.parts = [replace(part, clock=clock) for part, clock in zip(parts, _best_clocks(parts), strict=True)]
 
     def close(self) -> None:
@@ -143,7 +145,7 @@ class Recording:
     def _plain(self, path: str) -> str:
         """Return a file's path, or, if it is compressed, that of a copy which is not."""
         if not stat.S_ISREG(os.stat(path).st_mode):
-            raise RelayError(f"{path} is no regular file")
+            raise RelayError(f"{path} is no regular file; {_NEEDED}")
         if not path.endswith(_COMPRESSED):
             return path
         if self._unpacked is None:
@@ -156,7 +158,7 @@ class Recording:
 
 def _threads(path: str) -> Names:
     if not stat.S_ISREG(os.stat(path).st_mode):
-        raise RelayError(f"{path} is no regular file")
+        raise RelayError(f"{path} is no regular file; {_NEEDED}")
     with open(path, "rb") as file:
         return thread_names.unpack(file.read(thread_names.FILE_BYTES))
 

@@ -10,8 +10,9 @@ import zstandard
 
 from relayfs_fuse.errors import RelayError
 from relayfs_fuse.native import trace as native_trace
+from relayfs_fuse.native.merge import Export, Style
 from relayfs_fuse.tracefiles import ctf, thread_names
-from relayfs_fuse.tracefiles.merged import merge, thread_names_of
+from relayfs_fuse.tracefiles.merged import merge, thread_names_of, unread
 from relayfs_fuse.tracefiles.recorded import Clock, Recording, read_metadata
 
 SEEDS = range(300)
@@ -169,6 +170,19 @@ def test_a_stream_s_files_are_in_their_order(tmp_path, recording):
     (part,) = recording(tmp_path / "p").parts
     names = {cpu: [os.path.basename(path) for path in paths] for cpu, paths in part.streams.items()}
     assert names == {0: ["cpu0", "cpu0_1", "cpu0_2", "cpu0_10"], 11: ["cpu11"]}
+
+
+def test_a_stream_that_cannot_be_read_is_named(tmp_path, recording):
+    for name in ("a", "b"):
+        make(tmp_path / name, metadata(), "cpu0", "cpu1")
+    whole = recording(tmp_path)
+    for spoilt, expected in ((False, None), (True, "b/cpu1 cannot be read: No such file or directory")):
+        if spoilt:
+            (tmp_path / "b/cpu1").unlink()
+        merged = merge(whole.parts)
+        assert list(Export(merged, Style("text")).pieces()) == []
+        assert unread(merged, whole) == expected
+        merged.close()
 
 
 def test_all_parts_of_a_trace_have_the_clock_that_is_known_best(tmp_path, recording):

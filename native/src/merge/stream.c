@@ -224,8 +224,10 @@ void relay_stream_advance(struct relay_stream *stream)
 		if (packet.has_told && packet.watermark > stream->last_end)
 			stream->last_end = packet.watermark;
 		stream->state = state == RELAY_SOURCE_EMPTY ? RELAY_STREAM_EMPTY : RELAY_STREAM_ENDED;
-		if (state < 0 && !stream->stats->error)
-			stream->stats->error = state;
+		if (state < 0) {
+			stream->source->error = state;
+			stream->stats->error = stream->stats->error ? stream->stats->error : state;
+		}
 		return;
 	}
 }

@@ -18,6 +18,7 @@ from relayfs_fuse.native.tables import RELAY_OPTIONS
 if TYPE_CHECKING:
     from relayfs_fuse.fs.commands.control import Command
 
+_NEEDED = "a memory file that relay_open() has made without a name (O_TMPFILE) is needed"
 # The statistics that are the same in all buffers of a channel.
 _COMMON = (
     *("n_buffers", "format"),
@@ -60,7 +61,8 @@ def _take_one(command: Command, path: str, descriptor: int, uid: int, store: str
         seen = os.open(path, os.O_PATH | os.O_CLOEXEC)
     except OSError as error:
         code = errno.EBADF if error.errno == errno.ENOENT else error.errno or errno.EIO
-        raise command.refuse(code, f"{what} of process {path.split('/')[2]} cannot be opened", "descriptors") from error
+        message = f"{what} of process {path.split('/')[2]} cannot be opened: {error.strerror}; {_NEEDED}"
+        raise command.refuse(code, message, "descriptors") from error
     try:
         _check_file(command, what, os.fstat(seen), uid, os.stat(store).st_dev)
         return _map(command, what, seen)
@@ -70,7 +72,7 @@ def _take_one(command: Command, path: str, descriptor: int, uid: int, store: str
 
 def _check_file(command: Command, what: str, status: os.stat_result, uid: int, device: int) -> None:
     if not stat.S_ISREG(status.st_mode) or status.st_nlink:
-        raise command.refuse(errno.EINVAL, f"{what} is not a file without a name", "descriptors")
+        raise command.refuse(errno.EINVAL, f"{what} is not a file without a name; {_NEEDED}", "descriptors")
     if status.st_uid != uid:
         raise command.refuse(errno.EPERM, f"{what} belongs to user {status.st_uid}, not to you, {uid}", "descriptors")
     if status.st_dev != device and uid == os.geteuid():
@@ -94,7 +96,8 @@ def _map(command: Command, what: str, seen: int) -> native.Buffer:
             os.close(opened)
     except OSError as error:
         code = errno.EINVAL if error.errno == errno.EBADMSG else error.errno or errno.EIO
-        raise command.refuse(code, f"{what} is not a buffer of this layout: {error.strerror}", "descriptors") from error
+        message = f"{what} is not a buffer of this layout: {error.strerror}; {_NEEDED}"
+        raise command.refuse(code, message, "descriptors") from error
 
 
 def _check_alike(command: Command, stats: list[native.Stats]) -> None:

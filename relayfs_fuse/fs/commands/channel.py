@@ -213,7 +213,8 @@ class Commands:
             for path in reversed(made):
                 self._tree.detach(self._tree.find(path) or self._tree.root)
                 self._store.remove_directory(path)
-            raise command.refuse(error.errno or errno.EIO, _explain(command.path, error)) from error
+            path = os.path.join(self._store.directory, command.path)
+            raise command.refuse(error.errno or errno.EIO, _explain(path, error)) from error
         channel.maker = opener.pid
         self._tree.add_channel(channel)
         self._note_log(channel.path)
@@ -286,7 +287,7 @@ class Commands:
 
 def _explain(path: str, error: OSError) -> str:
     if error.errno == errno.EEXIST:
-        return f"the store holds something at {path} that cannot be shown: see the server's log"
+        return f"there is something at {path} that cannot be shown; the server's log says why"
     if error.errno == errno.EXDEV:
         return "you are in another mount namespace than this mount's server, which works only with a server of root"
-    return f"the store could not make it: {error.strerror}"
+    return f"{path} could not be made: {error.strerror}; check the directory's permissions, and its space with df"

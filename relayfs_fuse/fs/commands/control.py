@@ -184,7 +184,8 @@ def check_path(path: str, column: int = 0) -> None:
     column: where the path begins in the line
     """
     if len(os.fsencode(path)) > PATH_MAX:
-        raise CommandError(errno.ENAMETOOLONG, f"PATH is longer than {PATH_MAX} bytes", column)
+        length = len(os.fsencode(path))
+        raise CommandError(errno.ENAMETOOLONG, f"PATH is longer than {PATH_MAX} bytes; it has {length}", column)
     at = column
     for name in path.split("/"):
         if not name:
@@ -201,7 +202,8 @@ def check_name(name: str, column: int = 0) -> None:
     if name.startswith("."):
         raise CommandError(errno.EINVAL, f"{name!r}: names that begin with a dot belong to relayfs", column)
     if len(os.fsencode(name)) > NAME_MAX:
-        raise CommandError(errno.ENAMETOOLONG, f"a name is longer than {NAME_MAX} bytes", column)
+        length = len(os.fsencode(name))
+        raise CommandError(errno.ENAMETOOLONG, f"a name is longer than {NAME_MAX} bytes; it has {length}", column)
     if any(ord(char) < 32 or ord(char) == 127 for char in name):
         raise CommandError(errno.EINVAL, f"{name!r}: a name holds no control characters", column)
 
@@ -349,10 +351,11 @@ def _parse_consumed(command: Command, words: Sequence[Word]) -> None:
     if len(words) > 2:
         raise _invalid(words[2], "consumed takes PATH, CPU and N and nothing else")
     for word, name in zip(words, ("cpu", "count"), strict=True):
+        what, most = ("CPU", 2**32 - 1) if name == "cpu" else ("N", 2**63 - 1)
         try:
-            setattr(command, name, _number(word.text, 2**32 - 1 if name == "cpu" else 2**63 - 1))
+            setattr(command, name, _number(word.text, most))
         except ValueError:
-            raise _invalid(word, f"{word.text!r}: a number is needed here") from None
+            raise _invalid(word, f"{word.text!r}: {what} is a number from 0 to {most}") from None
     command.columns["cpu"] = words[0].column
 
 

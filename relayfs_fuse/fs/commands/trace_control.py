@@ -104,7 +104,9 @@ def _invalid(word: Word, message: str) -> CommandError:
 def _check_name(word: Word) -> None:
     if len(word.text) > native_trace.NAME_MAX:
         raise CommandError(
-            errno.ENAMETOOLONG, f"the name of a trace is longer than {native_trace.NAME_MAX} bytes", word.column
+            errno.ENAMETOOLONG,
+            f"the name of a trace is longer than {native_trace.NAME_MAX} bytes; it has {len(word.text)}",
+            word.column,
         )
     if not _NAME.fullmatch(word.text):
         raise _invalid(

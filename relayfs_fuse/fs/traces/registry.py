@@ -384,7 +384,9 @@ class Traces:
             yield lambda: self._make_directory(trace)
         except OSError as error:
             self._control.set(slot, None)
-            raise command.refuse(error.errno or errno.EIO, f"the store could not make it: {error.strerror}") from error
+            path = os.path.join(self._store.directory, trace.name)
+            message = f"{path} could not be made: {error.strerror}; check its permissions, and its space with df"
+            raise command.refuse(error.errno or errno.EIO, message) from error
         self._slots[command.name] = slot
         self._add(command.name)
         if notice:
@@ -396,7 +398,10 @@ class Traces:
 
     def _free_slot(self, command: TraceCommand) -> int:
         if command.name in self._slots:
-            raise command.refuse(errno.EEXIST, f"trace {command.name} exists")
+            raise command.refuse(
+                errno.EEXIST,
+                f"trace {command.name} exists; `trace remove {command.name}` first, or choose another name",
+            )
         free = set(range(native_trace.N_TRACES)) - set(self._slots.values())
         if not free:
             raise command.refuse(
@@ -478,7 +483,9 @@ class Traces:
         try:
             hidden: str = yield lambda: self._store.hide(name)
         except OSError as error:
-            raise command.refuse(error.errno or errno.EIO, f"it cannot be renamed: {error.strerror}") from error
+            path = os.path.join(self._store.directory, name)
+            message = f"{path}, the directory of trace {name}, could not be renamed: {error.strerror}"
+            raise command.refuse(error.errno or errno.EIO, message) from error
         self._control.set(self._slots.pop(name), None)
         self._settled_at = time.monotonic() + LINGER_S
         self._to_flush.pop(name, None)

@@ -332,7 +332,7 @@ def test_adopt_makes_an_ordinary_channel(mount: Mount, buffers: list[int]) -> No
         ("{pipe}", errno.EINVAL, "is not a file without a name"),
         ("{named}", errno.EINVAL, "is not a file without a name"),
         ("{empty}", errno.EINVAL, "is not a buffer of this layout"),
-        ("{unlinked}", errno.ENOENT, "could not make it"),
+        ("{unlinked}", errno.ENOENT, "could not be made: No such file"),
         ("{elsewhere}", errno.EXDEV, "lies in another file system"),
     ],
 )

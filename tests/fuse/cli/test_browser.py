@@ -271,5 +271,7 @@ def test_the_page_that_is_installed_needs_no_certain_port(trace: Mount) -> None:
 def test_what_does_not_go_with_it_is_refused(mount: Mount, words: list[str]) -> None:
     done = relayctl(mount, "view", "--browser", *words)
     assert done.returncode == 2
-    assert "--browser shows what TRACE or DIR holds now; it takes --since, --event and --if only" in done.stderr
+    shown = "" if words[0] == "-e" else f"{words[0].replace('-n', '--lines')}: "
+    rule = "--browser shows what TRACE or DIR holds now; it takes --since, --event and --if only"
+    assert f"Error: {shown}{rule}\n" in done.stderr
     assert "trace" not in mount.channels()

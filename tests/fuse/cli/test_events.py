@@ -393,4 +393,7 @@ def test_a_closed_standard_output_is_an_error(mount, command):
         ["sh", "-c", f"exec {RELAYCTL} {command} --mount {mount.path} >&-"],
         capture_output=True, text=True, check=False, timeout=DEADLINE_S,
     )  # fmt: skip
-    assert (done.returncode, done.stderr) == (1, "relayctl: the standard output is closed\n")
+    assert (done.returncode, done.stderr) == (
+        1,
+        "relayctl: the standard output is closed: open it, or give -o if the command has it\n",
+    )

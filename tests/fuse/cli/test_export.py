@@ -24,6 +24,7 @@ from relayfs_fuse.native.tables import CLOCKS
 from relayfs_fuse.reading.packet import HEAD_BYTES, walk
 
 TICKETS = PROGRAMS / "tickets.c"
+NEEDED = "a DIR of `relayctl record` or `relayctl snapshot` is needed"
 N_PROCESSES, N_THREADS, N_TICKETS = 4, 4, 2000
 BABELTRACE = re.compile(
     r"\[(?P<time>[\d.]+)\] \S+:(?P<name>[\w.-]+):\((?P<pid>\d+)\) (?P<event>[\w.]+:\w+): "
@@ -348,7 +349,10 @@ def test_what_a_trace_holds_is_exported(store, run, out, tmp_path, monkeypatch):
     place = ("--store", store.path)
     monkeypatch.setenv("TMPDIR", str(tmp_path / "temporary"))
     (tmp_path / "temporary").mkdir()
-    reasons = {"t": "t: no program has written to it that can be read", "u": f"there is no trace u in {store.path}"}
+    reasons = {
+        "t": "t: no program has written to it that can be read",
+        "u": f"there is no trace u in {store.path}; traces: t",
+    }
     for name, reason in reasons.items():
         done = relayctl("export", name, *place)
         assert (done.returncode, done.stdout, done.stderr) == (1, "", f"relayctl: {reason}\n")
@@ -369,11 +373,17 @@ def test_what_a_trace_holds_is_exported(store, run, out, tmp_path, monkeypatch):
     assert not list((tmp_path / "temporary").iterdir())
 
 
+def test_two_formats_are_refused(out):
+    done = relayctl("export", "--json", out, "--chrome")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "Error: --json and --chrome: there is one format; give one of them\n" in done.stderr
+
+
 def test_what_is_no_recording_is_refused(out):
     out.mkdir()
     done = relayctl("export", out)
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr == f"relayctl: {out}: there is no trace of relayfs in it\n"
+    assert done.stderr == f"relayctl: {out}: there is no trace of relayfs in it; {NEEDED}\n"
     (out / "metadata").write_text("/* CTF 1.8 */\nnonsense\n")
     done = relayctl("export", out)
     assert done.returncode == 1
@@ -440,7 +450,7 @@ def test_a_stream_that_is_no_file_is_told(store, run, out):
     stream.unlink()
     os.mkfifo(stream)
     done = relayctl("export", out)
-    assert (done.returncode, done.stderr) == (1, f"relayctl: {stream} is no regular file\n")
+    assert (done.returncode, done.stderr) == (1, f"relayctl: {stream} is no regular file; {NEEDED}\n")
 
 
 def test_a_reader_that_has_had_enough_ends_it_quietly(store, run, out):

@@ -340,7 +340,8 @@ def test_a_port_in_use_is_an_error(store):
         taken.listen()
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         done = relayctl("live", "t", "--store", store.path, "--listen", address)
-    assert (done.returncode, done.stdout, done.stderr) == (1, "", f"relayctl: {address}: Address already in use\n")
+    said = f"relayctl: {address}: Address already in use; --listen ADDRESS:PORT chooses another\n"
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", said)
 
 
 @pytest.mark.parametrize("address", ["5344", ":5344", "localhost:", "localhost:70000", "::1:5344", "a:b"])

@@ -262,7 +262,8 @@ def test_a_closed_output_is_no_traceback(store, run, closed):
     run(store.create("t"), "app").write(10)
     script = f"exec {RELAYCTL} view t --store {store.path} -e no:* {closed}>&-"
     done = subprocess.run(["sh", "-c", script], capture_output=True, text=True, timeout=DEADLINE_S, check=False)
-    expected = (1, "", "relayctl: the standard output is closed\n") if closed == 1 else (3, "", "")
+    said = "relayctl: the standard output is closed: open it, or give -o if the command has it\n"
+    expected = (1, "", said) if closed == 1 else (3, "", "")
     assert (done.returncode, done.stdout, done.stderr) == expected
 
 

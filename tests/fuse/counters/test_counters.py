@@ -18,6 +18,7 @@ HERE = Path(__file__).parent
 RELAYCTL = RELAYFS.with_name("relayctl")
 # Additions and deletions together.
 CHANGES = 20_000
+TWICE = "  Command: add a kind=gauge kind=gauge\n"
 
 
 def test_what_is_added_is_listed_and_counted(mount, counters):
@@ -51,19 +52,21 @@ def test_shells_add_and_delete(mount):
     ("line", "code", "message"),
     [
         ("frob a", errno.EINVAL, "frob: unknown"),
-        ("add", errno.EINVAL, "not allowed"),
-        ("add /a", errno.EINVAL, "not allowed"),
-        ("add a\x01", errno.EINVAL, "not allowed"),
+        ("add", errno.EINVAL, "name '': its parts"),
+        ("add /a", errno.EINVAL, "name '/a': its parts, between single slashes"),
+        ("add a\x01", errno.EINVAL, "the name has a control character"),
         ("add a kind=other", errno.EINVAL, "not one of counter, gauge"),
-        ("add a mode=8", errno.EINVAL, "octal"),
+        ("add a mode=8", errno.EINVAL, "three octal digits, such as 0220"),
         ("add a colour=red", errno.EINVAL, "not one of kind="),
-        ("add a kind=gauge kind=gauge", errno.EINVAL, "not one of kind="),
-        (f"add {'x' * 300}", errno.ENAMETOOLONG, "255 bytes"),
-        ("  del x", errno.EINVAL, f"a number is needed [EINVAL]\n  Command:   del x\n{' ' * 17}^\n"),
+        ("add a kind=gauge kind=gauge", errno.EINVAL, f"is given twice [EINVAL]\n{TWICE}{' ' * 28}^\n"),
+        (f"add {'x' * 300}", errno.ENAMETOOLONG, "the name is longer than 255 bytes; it has 300"),
+        (f"add a unit={'x' * 32}", errno.EINVAL, "the unit is longer than 31 bytes; it has 32"),
+        (f"add a help={'x' * 192}", errno.EINVAL, "the help is longer than 191 bytes; it has 192"),
+        ("  del x", errno.EINVAL, f"in counters.names [EINVAL]\n  Command:   del x\n{' ' * 17}^\n"),
         ("del 77", errno.ENOENT, "no such counter"),
-        ("adjust 77", errno.EINVAL, "the number of a counter and a difference"),
-        ("adjust 77 1 1", errno.EINVAL, "the number of a counter and a difference"),
-        ("adjust 1 9223372036854775808", errno.EINVAL, "at most 63 bits"),
+        ("adjust 77", errno.EINVAL, "adjust 77: adjust takes NUMBER"),
+        ("adjust 77 1 1", errno.EINVAL, "adjust 77 1 1: adjust takes NUMBER"),
+        ("adjust 1 9223372036854775808", errno.EINVAL, "from -2^63 to 2^63-1"),
         ("adjust 77 1", errno.ENOENT, f"no such counter [ENOENT]\n  Command: adjust 77 1\n{' ' * 18}^\n"),
     ],
 )

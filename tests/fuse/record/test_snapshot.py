@@ -141,7 +141,7 @@ def test_a_directory_that_holds_something_is_refused(store, run, out):
     snapshot(store, out)
     (out / "file").write_text("")
     done = relayctl("snapshot", "t", "--store", store.path, "-o", out)
-    assert (done.returncode, done.stderr) == (1, f"relayctl: {out} is not empty\n")
+    assert (done.returncode, done.stderr) == (1, f"relayctl: {out} is not empty; -o needs a new or empty directory\n")
 
 
 def test_processes_without_events_leave_nothing(store, run, out):
