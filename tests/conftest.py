@@ -42,7 +42,7 @@ def compiling() -> Iterator[None]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection(session: pytest.Session) -> Iterator[None]:
-    """Have the first of several workers compile the test files, which is most of collecting; the others find it done."""
+    """Have the first of several workers compile the test files, which is most of the work; the others find it done."""
     if not hasattr(session.config, "workerinput"):
         return (yield)
     with compiling():

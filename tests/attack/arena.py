@@ -383,7 +383,7 @@ class Arena:
     """One round: it is built up, fought in, and judged.
 
     mount: what is attacked
-    quiet: another mount, which nobody attacks: how long stat(control) takes there says how busy the machine is meanwhile
+    quiet: another mount, which nobody attacks: how long stat(control) takes there says how busy the machine is
     """
 
     def __init__(self, mount: Mount, quiet: Mount, seed: int, directory: Path) -> None:

@@ -1,7 +1,7 @@
 """Counters and commands: others count on, and are served, whatever is done with both.
 
-Groups of counters are scribbled on by who may adjust them, and added and deleted without end. Files that take commands are
-flooded with garbage, and with commands.
+Groups of counters are scribbled on by who may adjust them, and added and deleted without end. Files that take commands
+are flooded with garbage, and with commands.
 """
 
 import sys

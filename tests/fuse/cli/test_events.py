@@ -329,7 +329,11 @@ def test_lists_of_anything_harm_nobody(mount):
     kinds = {process.pid: words[0] for process, words in zip(hostile, commands, strict=True)}
     by_name = {event["name"]: [kinds[pid] for pid in pids(event) if pid in kinds] for event in found["events"]}
     # Events that are not valid are left out, and those behind them are not.
-    assert by_name == {"hostile:one": ["name", "between"], "hostile:two": ["between"], **{name: [] for name in OF_TRACED}}
+    assert by_name == {
+        "hostile:one": ["name", "between"],
+        "hostile:two": ["between"],
+        **{name: [] for name in OF_TRACED},
+    }
     assert all(honest.process.pid in pids(event) for event in found["events"] if event["name"] in OF_TRACED)
     assert {kinds[one["pid"]]: one["reason"] for one in found["unreadable"]} == {
         "endless": "File too large", "magic": "it has another version of librelayfs",
