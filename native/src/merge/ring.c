@@ -51,7 +51,9 @@ static int copy_records(struct followed_ring *ring, unsigned char *to, size_t si
 		ring->is_cut = record.length > room;
 		if (ring->is_cut && piece->length)
 			return 1;
-		put_head(at, relay_times_next(&ring->times, record.time, &ring->followed.n_damaged), record.length);
+		/* A record that is cut is copied again, or skipped, which live.c counts. */
+		uint64_t ignored = 0, *n_damaged = ring->is_cut ? &ignored : &ring->followed.n_damaged;
+		put_head(at, relay_times_next(&ring->times, record.time, n_damaged), record.length);
 		if (ring->is_cut) {
 			ring->cut = record;
 			piece->length = size;

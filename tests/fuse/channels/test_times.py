@@ -13,7 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -23,6 +23,10 @@ from pcapng import parse
 from tracing import relayctl
 
 from relayfs_fuse import Channel, Reader, Ring, native
+from relayfs_fuse.native.merge import Export, Style
+from relayfs_fuse.native.ring import RingMemory
+from relayfs_fuse.native.tables import CLOCKS
+from relayfs_fuse.reading.records import Records
 
 pytestmark = pytest.mark.one_mount
 
@@ -391,6 +395,28 @@ def test_what_an_enemy_stores_over_heads_harms_nobody_else(mount: Mount, tmp_pat
         for _ in range(3):  # reading it returns something, or says that it is damaged
             subprocess.run(["cat", f"{channel}1"], capture_output=True, timeout=DEADLINE_S, check=False)
     assert cat(Path(f"{channel}0")) == "".join(expected).encode()
+
+
+@pytest.mark.parametrize("length", [100, 100_000, 1_500_000], ids=["short", "long", "too long"])
+def test_a_record_of_a_ring_from_the_future_is_damaged_once(mount: Mount, length: int) -> None:
+    """A long one is copied again and again, into more and more memory, before it is given out, or left out."""
+    channel = mount.create("app/cpu", "type=ring size=4M times=mono")
+    path = mount.store / "app/cpu/mem0"
+    with Ring(channel) as ring, path.open("r+b") as file, mmap.mmap(file.fileno(), 16384) as memory:
+        ring.output(b"x" * length)
+        memory[8200:8208] = (1 << 62).to_bytes(8, "little")
+        ring.output(b"behind")
+        opened = RingMemory.of_descriptor(file.fileno())
+        with (
+            Records([opened], CLOCKS["mono"].number, print, longest=1 << 20) as records,
+            closing(Export(records.merged, Style("records"))) as export,
+        ):
+            text = b""
+            while not text.endswith(b"behind\n"):
+                records.look()
+                text += b"".join(map(bytes, export.pieces()))
+            assert records.merged.process_stats(0).n_damaged == 1
+    assert text.count(b"x") == (0 if length > 1 << 20 else length)
 
 
 def test_only_readers_of_the_channel_read_what_is_merged(mount: Mount) -> None:
