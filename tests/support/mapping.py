@@ -18,6 +18,7 @@ from relayfs_fuse import native
 WITHOUT_PASSTHROUGH = f"""#!{sys.executable}
 import ctypes, sys
 from relayfs_fuse.cli import mount
+mount.import_server()  # before pyfuse3
 import pyfuse3
 
 def set_sys_admin(on):

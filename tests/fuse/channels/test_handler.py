@@ -242,7 +242,8 @@ def test_after_sigkill_every_message_is_there_whose_call_has_returned(mount: Mou
         lines = channel.with_name(f"{name}0").read_bytes().splitlines()
         assert lines == [b"message %d" % number for number in range(len(lines))]
         assert 100 <= returned <= len(lines) <= returned + 1
-        assert mount.shown(name, "lost") == "0"
+        # Lost is at most the message whose call had not returned.
+        assert len(lines) + int(mount.shown(name, "lost")) <= returned + 1
         mount.command(f"remove {name}")
 
 
