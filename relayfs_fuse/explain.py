@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 
 _ENTRY = re.compile(r"\[[^]]*\] create: error: (?P<why>.*) \[[A-Z0-9]+\]\n  Command: create (?P<path>\S+)(?: .*)?\n")
 _REFUSED = re.compile(r"\[[^]]*\] \S+: error: (?P<why>.*) \[[A-Z0-9]+\]\n  Command: (?P<line>.*)\n")
+_NOTICE = re.compile(r"\[(?P<time>[^]]*)\] \S+: notice: (?P<what>.*)\n  Command: (?P<line>.*)\n")
 _TEXT_BYTES = 64 << 10
 _KINDS = {
     "relay": "a channel of relay files, for Channel and relay_attach()",
@@ -33,6 +34,12 @@ def refused_command(mount: str, line: str) -> str | None:
     """Return why a command was last refused; None: error_log has no such entry."""
     entries = _REFUSED.finditer(_text(os.path.join(mount, "error_log")))
     return next((entry["why"] for entry in reversed(list(entries)) if entry["line"] == line), None)
+
+
+def notices(mount: str, line: str) -> set[tuple[str, str]]:
+    """Return the notices in error_log about a command that was carried out, each with its time."""
+    entries = _NOTICE.finditer(_text(os.path.join(mount, "error_log")))
+    return {(entry["time"], entry["what"]) for entry in entries if entry["line"] == line}
 
 
 def what_it_is(path: str) -> str | None:

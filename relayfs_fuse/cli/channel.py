@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from relayfs_fuse.cli.common import say
+from relayfs_fuse.cli.names import CHANNEL, names_in
 from relayfs_fuse.errors import CommandError, RelayError
 from relayfs_fuse.explain import mounts_of
 from relayfs_fuse.fs.commands.control import check_path
@@ -66,7 +67,7 @@ def find_channel(what: str, mount: str | None, store: str | None) -> Channel | N
             return None
         if path.split("/")[0] not in traces and _is_channel(where, path):
             return Channel(path, os.path.join(where, path))
-    channels = list(_channels(where, traces))
+    channels = list(channels_of_store(where, traces))
     lists = listed("traces", traces), listed("channels", channels)
     there_is = "; ".join(one for one in lists if one) or "there is none at all"
     raise RelayError(f"there is no trace {path} in {where}, and no such channel; {there_is}")
@@ -97,7 +98,11 @@ def _is_channel(where: str, path: str) -> bool:
     return False
 
 
-def _channels(where: str, traces: Sequence[str]) -> Iterator[str]:
+def channels_of_store(where: str, traces: Sequence[str]) -> Iterator[str]:
+    """Yield the paths of the channels in a store.
+
+    traces: the names of its traces, whose directories are none of channels
+    """
     for directory, directories, files in os.walk(where):
         hidden = traces if directory == where else ()
         directories[:] = sorted(name for name in directories if not name.startswith(".") and name not in hidden)
@@ -108,7 +113,5 @@ def _channels(where: str, traces: Sequence[str]) -> Iterator[str]:
 def channels_in(mount: str) -> str:
     """List the channels of a mount for an error message; "": there is none."""
     with suppress(OSError):
-        with open(os.path.join(mount, "control"), errors="surrogateescape") as control:
-            commands = [line.split() for line in control]
-        return listed("channels", [words[1] for words in commands if words[0] == "create"])
+        return listed("channels", list(names_in(mount, CHANNEL)))
     return ""

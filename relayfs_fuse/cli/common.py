@@ -1,9 +1,11 @@
-"""Options that several commands of relayctl have."""
+"""What several commands of relayctl have in common: options, tables, JSON, messages."""
 
 from __future__ import annotations
 
+import json
 import os
 import sys
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -11,6 +13,9 @@ from relayfs_fuse.cli import complete
 from relayfs_fuse.errors import RelayError
 from relayfs_fuse.fs.commands.control import parse_size
 from relayfs_fuse.reading.trust import CHECKS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 NOTHING_MATCHES = 3
 
@@ -23,6 +28,7 @@ check_option = click.option(
     help="Check the events of all users, of users other than this one and root, or of none.",
 )  # fmt: skip
 json_option = click.option("--json", "json_wanted", is_flag=True, help="Print one JSON object.")
+json_lines_option = click.option("--json", "json_wanted", is_flag=True, help="Print a JSON object a line.")
 store_option = click.option(
     "--store", metavar="STORE", shell_complete=complete.directories, help="Use this store, without a server."
 )
@@ -45,11 +51,29 @@ def check_stdout() -> None:
 
 
 def show_table(titles: list[str], rows: list[list[str]]) -> None:
-    """Print a table, with titles on a terminal only."""
-    lines = [titles, *rows] if sys.stdout.isatty() else rows
+    """Print a table, with titles on a terminal only; a cell without a text is a -."""
+    lines = [[_cell(text) for text in row] for row in ([titles, *rows] if sys.stdout.isatty() else rows)]
     widths = [max(len(line[i]) for line in lines) for i in range(len(titles))] if lines else []
     for line in lines:
-        click.echo("  ".join(f"{cell:{width}}" for cell, width in zip(line, widths, strict=True)).rstrip())
+        # UTF-8, whatever the locale is.
+        text = "  ".join(f"{cell:{width}}" for cell, width in zip(line, widths, strict=True))
+        click.echo(text.rstrip().encode())
+
+
+def show_json(objects: Iterable[dict[str, Any]]) -> None:
+    """Print JSON objects, a line each."""
+    for one in objects:
+        click.echo(json.dumps(one))
+
+
+def printable(text: str) -> str:
+    """Return a text that can be printed, with escapes for bytes that are not UTF-8: names are any bytes."""
+    return os.fsencode(text).decode(errors="backslashreplace")
+
+
+def _cell(text: str) -> str:
+    """Return a text for a table: also control characters are escaped, since they may end a line."""
+    return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in printable(text)) or "-"
 
 
 class Size(click.ParamType[int]):

@@ -6,24 +6,25 @@ click calls these while a user types, so what cannot be found out is not propose
 from __future__ import annotations
 
 import os
-import re
 from contextlib import closing, suppress
 from typing import TYPE_CHECKING
 
 from click.shell_completion import CompletionItem
 
+from relayfs_fuse.cli.names import CHANNEL, CHANNEL_WITH_TIMES, SERVER_COUNTERS, names_in
 from relayfs_fuse.errors import RelayError
+from relayfs_fuse.fs.commands import trace_control
+from relayfs_fuse.native.tables import OPTIONS, TRACE_OPTIONS
 from relayfs_fuse.native.trace import Traces
 from relayfs_fuse.reading.source import find_mount, find_store
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    import re
+    from collections.abc import Iterable, Mapping
 
     import click
 
-# The lines of control that make channels, and those whose records relayctl view can show.
-_CHANNEL = re.compile(r"^create (\S+)", re.MULTILINE)
-_TIMED = re.compile(r"^create (\S+) .*\btimes=(?:mono|tsc)\b", re.MULTILINE)
+    from relayfs_fuse.native.tables import Option
 
 
 def directories(context: click.Context, parameter: click.Parameter, typed: str) -> list[CompletionItem]:  # noqa: ARG001
@@ -52,12 +53,39 @@ def traces_or_recordings(
 
 def what_to_view(context: click.Context, parameter: click.Parameter, typed: str) -> list[CompletionItem]:
     """Propose traces, and channels whose records have times; directories if there is none that begins so."""
-    return _items([*_traces(context), *_channels(context, _TIMED)], typed) or directories(context, parameter, typed)
+    return _items([*_traces(context), *_channels(context, CHANNEL_WITH_TIMES)], typed) or directories(
+        context, parameter, typed
+    )
 
 
 def channels(context: click.Context, parameter: click.Parameter, typed: str) -> list[CompletionItem]:  # noqa: ARG001
-    """Propose channels."""
-    return _items(_channels(context, _CHANNEL), typed)
+    """Propose channels, but for those that are given already."""
+    return _items(_channels(context, CHANNEL) - _given(context), typed)
+
+
+def other_traces(context: click.Context, parameter: click.Parameter, typed: str) -> list[CompletionItem]:  # noqa: ARG001
+    """Propose traces, but for those that are given already."""
+    return _items(set(_traces(context)) - _given(context), typed)
+
+
+def everything(context: click.Context, parameter: click.Parameter, typed: str) -> list[CompletionItem]:
+    """Propose channels, traces, and counters that are not statistics of the server or of a channel."""
+    names = _channels(context, CHANNEL) | set(_traces(context))
+    others = {item.value for item in counters(context, parameter, typed) if not item.value.startswith(SERVER_COUNTERS)}
+    return _items((names | others) - _given(context), typed)
+
+
+def channel_options(context: click.Context, parameter: click.Parameter, typed: str) -> list[CompletionItem]:  # noqa: ARG001
+    """Propose KEY= and KEY=VALUE of `create`, for the type of channel if it is given."""
+    # bash cuts words at =.
+    types = {word.removeprefix("type=") for word in _given(context)} & set(OPTIONS)
+    known = {key: option for type_of in types or OPTIONS for key, option in OPTIONS[type_of].items()}
+    return _options(context, known, typed)
+
+
+def trace_options(context: click.Context, parameter: click.Parameter, typed: str) -> list[CompletionItem]:  # noqa: ARG001
+    """Propose KEY= and KEY=VALUE of `trace create`."""
+    return _options(context, {key: TRACE_OPTIONS.get(key) for key in trace_control.ALLOWED}, typed)
 
 
 def counters(context: click.Context, parameter: click.Parameter, typed: str) -> list[CompletionItem]:  # noqa: ARG001
@@ -81,8 +109,29 @@ def _traces(context: click.Context) -> list[str]:
     return []
 
 
-def _channels(context: click.Context, lines: re.Pattern[str]) -> list[str]:
+def _channels(context: click.Context, lines: re.Pattern[str]) -> set[str]:
     place = None if context.params.get("store") else find_mount(context.params.get("mount"))
-    with suppress(OSError), open(os.path.join(place or "", "control"), encoding="utf-8", errors="replace") as file:
-        return [match[1] for match in lines.finditer(file.read())] if place else []
-    return []
+    with suppress(OSError):
+        return set(names_in(place, lines)) if place else set()
+    return set()
+
+
+def _given(context: click.Context) -> set[str]:
+    """Return the words of the arguments that may be given several times."""
+    return {word for value in context.params.values() if isinstance(value, tuple) for word in value}
+
+
+def _options(context: click.Context, known: Mapping[str, Option | None], typed: str) -> list[CompletionItem]:
+    words: tuple[str, ...] = context.params.get("options") or ()
+    key, equals, _ = typed.partition("=")
+    before = f"{key}="
+    # bash cuts words at =, and replaces only what is behind it.
+    if words[-1:] == ("=",):
+        key, equals, before = words[-2], "=", ""
+    elif words and words[-1] in known and not typed:
+        key, equals, before = words[-1], "=", ""
+    if equals:
+        option = known.get(key)
+        return _items([f"{before}{word}" for word in option.words] if option else [], typed)
+    given = {word.partition("=")[0] for word in words}
+    return _items([f"{name}=" for name in known.keys() - given], typed)

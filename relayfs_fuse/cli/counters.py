@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from relayfs_fuse.cli import complete, openmetrics
-from relayfs_fuse.cli.common import NOTHING_MATCHES, say
+from relayfs_fuse.cli.common import NOTHING_MATCHES, printable, say
 from relayfs_fuse.counters import Counters
 from relayfs_fuse.native import KINDS
 
@@ -150,11 +150,6 @@ def _samples(
         n = None if n is None else n - 1
         if n != 0:
             time.sleep(interval)
-
-
-def printable(text: str) -> str:
-    r"""Replace bytes that are not UTF-8 by text such as `\xff`: early versions allowed them in names."""
-    return os.fsencode(text).decode(errors="backslashreplace")
 
 
 def shown(info: CounterInfo) -> CounterInfo:

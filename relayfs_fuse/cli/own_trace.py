@@ -7,11 +7,11 @@ import os
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from relayfs_fuse import explain
+from relayfs_fuse.cli import control
 from relayfs_fuse.errors import RelayError
 from relayfs_fuse.fs.commands import trace_control
 from relayfs_fuse.reading.damage import reason
-from relayfs_fuse.reading.source import find_mount, find_store
+from relayfs_fuse.reading.source import find_store
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -26,47 +26,29 @@ def own_trace(mount: str | None, patterns: Sequence[str]) -> Iterator[str]:
     RelayError: there is no mount, it has refused a command, or the trace could not be removed. CommandError: a pattern
     is wrong.
     """
-    place = find_mount(mount)
-    if place is None:
-        raise RelayError("no relayfs is mounted; --mount tells which one to use")
+    place = control.find_control(mount)
     if find_store(place) == place:
         raise RelayError(f"{place} is a store; --event alone makes a trace, which needs a mount")
     name = f"view-{os.getpid()}"
     enable = [f"trace enable {name} {pattern}" for pattern in patterns]
     for line in enable:
         trace_control.parse(line)
-    _command(place, f"trace create {name}")
+    control.command(place, f"trace create {name}")
     try:
         for line in enable:
-            _command(place, line)
-        _command(place, f"trace start {name}")
+            control.command(place, line)
+        control.command(place, f"trace start {name}")
         yield name
     finally:
         _remove(place, name)
 
 
-def _command(mount: str, line: str) -> None:
-    try:
-        _write(mount, line)
-    except OSError as error:
-        raise RelayError(f"{line}: {explain.refused_command(mount, line) or reason(error)}") from error
-
-
 def _remove(mount: str, name: str) -> None:
     line = f"trace remove {name}"
     try:
-        _write(mount, line)
+        control.write(mount, line)
     except OSError as error:
         # ENOENT of write(2): somebody else has removed the trace. Of open(2), with a file name: there is no control.
         if error.errno == errno.ENOENT and error.filename is None:
             return
         raise RelayError(f"{reason(error)}; the trace {name} stays: `{line}`") from error
-
-
-def _write(mount: str, line: str) -> None:
-    # Without O_CREAT: if the mount has gone, no file is made in the directory below it.
-    control = os.open(os.path.join(mount, "control"), os.O_WRONLY | os.O_CLOEXEC)
-    try:
-        os.write(control, os.fsencode(f"{line}\n"))
-    finally:
-        os.close(control)

@@ -1,12 +1,13 @@
-"""relayctl: show counters, record and show traces, and write to the log of a relayfs.
+"""relayctl: make and remove channels and traces, show figures and events, record traces, and write to the log.
 
 Exit status: 0 it was done; 1 it failed, for the reason in one line on stderr; 2 the command line is wrong; 3 nothing
-matches.
+matches. A signal that ends the command, also SIGPIPE, ends it as it would end any program: to a shell, 128 + N.
 """
 
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from importlib import import_module
 from typing import cast
@@ -19,15 +20,23 @@ from relayfs_fuse.errors import RelayError
 # In which module of relayfs_fuse.cli each command is, and the function's name.
 COMMANDS = {
     "counters": ("counters", "counters"),
+    "create": ("channels", "create"),
+    "disable": ("channels", "disable"),
+    "enable": ("channels", "enable"),
     "events": ("events", "events"),
     "export": ("export", "export_command"),
-    "list": ("traces", "list_traces"),
+    "flush": ("channels", "flush"),
+    "list": ("stat", "list_all"),
     "live": ("live", "live"),
     "log": ("log", "log"),
     "record": ("record", "record"),
     "run": ("run", "run"),
+    "remove": ("channels", "remove"),
+    "reset": ("channels", "reset"),
+    "resume": ("channels", "resume"),
     "snapshot": ("snapshot", "snapshot"),
-    "stat": ("traces", "stat"),
+    "stat": ("stat", "stat"),
+    "trace": ("traces", "trace"),
     "view": ("view", "view"),
     "write": ("write", "write"),
 }
@@ -45,13 +54,23 @@ class Commands(click.Group):
         module, function = COMMANDS[cmd_name]
         return cast("click.Command", getattr(import_module(f"relayfs_fuse.cli.{module}"), function))
 
+    def invoke(self, ctx: click.Context) -> object:
+        """Run the command; if the reader of its output has gone, end quietly. click would exit with status 1."""
+        try:
+            result: object = super().invoke(ctx)
+            if sys.stdout is not None:
+                sys.stdout.flush()
+        except BrokenPipeError:
+            _end_by(signal.SIGPIPE)
+        return result
+
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(native.VERSION, "-V", "--version", message="%(prog)s %(version)s")
 def relayctl() -> None:
-    """Show counters, record traces and write to the log of a mounted relayfs.
+    """Make and remove channels and traces, show figures and events, record traces, and write to the log.
 
-    Exit status: 0 it was done; 1 it failed; 2 the command line is wrong; 3 nothing matches.
+    Exit status: 0 it was done; 1 it failed; 2 the command line is wrong; 3 nothing matches; 128+N signal N ended it.
     """
 
 
@@ -60,7 +79,13 @@ def main() -> None:
     _open_standard_files()
     try:
         native.guard_install()
-        relayctl(prog_name="relayctl")
+        # With standalone_mode, click would print "Aborted!" after SIGINT.
+        status = relayctl.main(prog_name="relayctl", standalone_mode=False)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except (click.Abort, KeyboardInterrupt):
+        _end_by(signal.SIGINT)
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
         click.echo(f"relayctl: {where}{error.strerror}", err=True)
@@ -68,6 +93,13 @@ def main() -> None:
     except RelayError as error:
         click.echo(f"relayctl: {error}", err=True)
         sys.exit(1)
+    sys.exit(status)
+
+
+def _end_by(signum: int) -> None:
+    """End as a program does that does not handle the signal: a shell that runs a script then ends it, too."""
+    signal.signal(signum, signal.SIG_DFL)
+    signal.raise_signal(signum)
 
 
 def _open_standard_files() -> None:

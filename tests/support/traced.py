@@ -79,12 +79,13 @@ def start_trace(mount: Mount, name: str = "t", options: str = "") -> Path:
 
 def lost_without_buffers(mount: Mount, user: int | None = None) -> int:
     """What relayctl stat says of the trace t: of programs of the store's user and root, or of this other user's."""
-    done = relayctl(mount, "stat", "t", "--json")
+    done = relayctl(mount, "stat", "t", "--parts", "--json")
     assert done.returncode == 0, done.stderr
-    (found,) = json.loads(done.stdout)["traces"]
-    if user is None:
-        return int(found["lost_without_buffers"])
-    return int(found["lost_without_buffers_by_user"].get(str(user), 0))
+    found = {(one["kind"], one["name"]): one["lost_by_cause"] for one in map(json.loads, done.stdout.splitlines())}
+    lost = {name: causes["no_buffers"] for (kind, name), causes in found.items() if kind == "user"}
+    if user is not None:
+        return int(lost.get(f"t/user-{user}", 0))
+    return int(found["trace", "t"]["no_buffers"]) - sum(lost.values())
 
 
 # --- recorders ---

@@ -163,15 +163,47 @@ RELAYCTL = [(name, relayctl.get_command(CONTEXT, name)) for name in relayctl.lis
 
 
 def options_of(command: click.Command) -> set[str]:
-    names = (name for option in command.params for name in (*option.opts, *option.secondary_opts))
+    """Those of a group are those of its commands."""
+    commands = command.commands.values() if isinstance(command, click.Group) else [command]
+    options = [option for one in commands for option in one.params]
+    names = (name for option in options for name in (*option.opts, *option.secondary_opts))
     return {name for name in names if name.startswith("-")}
+
+
+def section_of(name: str) -> str:
+    """The options of a command of relayctl; some commands share a section."""
+    titles = re.findall(r"^\.SS (Options of .*)$", (MAN / "relayctl.1").read_text(), re.MULTILINE)
+    (title,) = (title for title in titles if name in re.findall(r"\w+", title)[2:])
+    return section("relayctl.1", title)
 
 
 @pytest.mark.parametrize(("name", "command"), RELAYCTL)
 def test_man_page_has_every_option_of_relayctl(name, command):
-    source = section("relayctl.1", f"Options of {name}").replace(".TQ\n", ".TP\n")
+    source = section_of(name).replace(".TQ\n", ".TP\n")
     assert {word for tag in tags(source) for word in re.findall(r"(?<!\w)--?[a-z][a-z-]*", tag)} == options_of(command)
     assert f".B relayctl {name}\n" in section("relayctl.1", "SYNOPSIS")
+
+
+def test_man_page_has_every_command_of_relayctl_trace():
+    synopsis = section("relayctl.1", "SYNOPSIS").partition(".B relayctl trace\n.BR ")[2].partition("\n")[0]
+    trace = dict(RELAYCTL)["trace"]
+    assert isinstance(trace, click.Group)
+    assert set(synopsis.split(" | ")) == set(trace.commands) == {*trace_control.ACTIONS, "list"}
+
+
+def test_relayctl_has_the_commands_of_control_that_name_only_a_channel():
+    """adopt and consumed are for programs: they need descriptors, and mapped memory."""
+    others = {"trace", "adopt", "consumed"}
+    assert set(control.VERBS) - others <= {name for name, _ in RELAYCTL}
+
+
+def test_help_of_create_has_every_key_and_value():
+    commands = dict(RELAYCTL)
+    with click.Context(commands["create"], info_name="create", terminal_width=200) as context:
+        shown = commands["create"].get_help(context)
+    for options in OPTIONS.values():
+        for key, option in options.items():
+            assert key == "type" or re.search(rf"^ +{key}= +{re.escape(option.allowed)}$", shown, re.MULTILINE), key
 
 
 # --- the library ---

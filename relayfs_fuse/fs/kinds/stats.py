@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from relayfs_fuse.native.library import Fields
     from relayfs_fuse.native.tables import Option, Statistic
 
+# What a file of a statistic has in place of a number that cannot be known.
+UNKNOWN = "unknown"
+
 # A file's name, and the function that returns its contents.
 File: TypeAlias = "tuple[str, Callable[[], bytes]]"
 
@@ -66,9 +69,14 @@ def _is_unknown(statistic: Statistic, stats: Fields) -> bool:
     return statistic.source == OF_CONSUMERS or stats.mode == native.MODE_OVERWRITE
 
 
-def _statistic(statistic: Statistic, buffers: Sequence[Stored[Any]]) -> bytes:
-    stats = [stored.stats() for stored in buffers]
+def value(statistic: Statistic, stats: Sequence[Fields]) -> int | None:
+    """Return a channel's statistic, from the statistics of its buffers; None: it cannot be known."""
     if any(_is_unknown(statistic, one) for one in stats):
-        return b"unknown\n"
-    numbers = [getattr(one, statistic.field) for one in stats]
-    return _line(max(numbers) if statistic.form == LATEST else sum(numbers))
+        return None
+    numbers: list[int] = [getattr(one, statistic.field) for one in stats]
+    return max(numbers) if statistic.form == LATEST else sum(numbers)
+
+
+def _statistic(statistic: Statistic, buffers: Sequence[Stored[Any]]) -> bytes:
+    number = value(statistic, [stored.stats() for stored in buffers])
+    return _line(UNKNOWN if number is None else number)

@@ -248,14 +248,14 @@ def test_relayctl_lists_damaged_channels(mount: Mount) -> None:
     path = mount.create("dir/bad", "buffers=single subbuf_size=4K n_subbufs=4")
     mount.create("dir/good", "buffers=single subbuf_size=4K n_subbufs=4")
     command = [RELAYCTL, "list", "--mount", mount.path]
-    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == ""
     os.truncate(mount.store / "dir/bad/mem0", 4096)
     for _ in range(2):
         path.parent.joinpath("bad").exists()
-        line = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-        assert line.split()[:3] == ["dir/bad", "damaged", "mem0:"]
-        (one,) = json.loads(subprocess.check_output([*command, "--json"]))["damaged"]
-        assert one["path"] == "dir/bad"
+        listed = subprocess.run([*command, "--json"], capture_output=True, text=True, check=True).stdout
+        bad, good = map(json.loads, listed.splitlines())
+        assert (bad["name"], good["name"], good["state"]) == ("dir/bad", "dir/good", "ok")
+        assert bad["state"] == mount.shown("dir/bad", "state")
+        assert bad["state"].startswith("damaged: mem0: ")
         mount.kill()
         mount.start()
 

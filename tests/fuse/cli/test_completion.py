@@ -39,20 +39,46 @@ def test_commands_and_options_are_proposed():
     assert proposed("export", "--time", "") == ["clock", "date", "relative", "seconds"]
 
 
-@pytest.mark.parametrize("command", ["live", "record", "snapshot", "stat", "export"])
+@pytest.mark.parametrize("command", ["live", "record", "snapshot", "export", "trace stop"])
 def test_traces_are_proposed(furnished, command):
-    assert proposed(command, "") == ["other", "web", "worker"]
-    assert proposed(command, "w") == ["web", "worker"]
+    assert proposed(*command.split(), "") == ["other", "web", "worker"]
+    assert proposed(*command.split(), "w") == ["web", "worker"]
 
 
 def test_channels_are_proposed_whose_records_have_times(furnished):
     assert proposed("view", "w") == ["walk/steps", "web", "worker"]
 
 
+def test_what_is_given_already_is_not_proposed_again(furnished):
+    assert proposed("trace", "remove", "web", "w") == ["worker"]
+    assert proposed("remove", "walk/steps", "w") == ["walk/untimed"]
+
+
+@pytest.mark.parametrize(
+    ("typed", "replies"),
+    [
+        ("create x fra", ["framing="]),
+        ("create x type=ring m", ["mode="]),
+        ("create x type=relay mode= m", []),
+        ("create x type=ring mode=", ["mode=no-overwrite", "mode=overwrite"]),
+        ("create x type=ring delivery=", []),
+        ("create x type = ring mode = ov", ["overwrite"]),
+        ("trace create t clock=", ["clock=mono", "clock=tsc"]),
+        ("trace create t clock ", ["mono", "tsc"]),
+        ("trace create t filter=1 f", ["flush_interval="]),
+    ],
+)
+def test_keys_and_values_of_create_are_proposed(typed, replies):
+    """bash cuts words at =, and leaves a = away that is typed last."""
+    assert proposed(*typed.split(" ")) == replies
+
+
 def test_counters_are_proposed(furnished):
     with Counters(furnished.path) as counters:
         counters.add("disk/writes")
         assert proposed("counters", "disk/w") == ["disk/writes"]
+        assert proposed("stat", "w") == ["walk/steps", "walk/untimed", "web", "worker"]
+        assert [name for name in proposed("stat", "") if "/" in name] == ["disk/writes", "walk/steps", "walk/untimed"]
         counters.delete("disk/writes")
 
 

@@ -201,7 +201,7 @@ def test_clients_need_no_pyfuse3(clients, mount: Mount):
     mount.command("trace create web")
     assert output(clients / "python", "-c", CLIENT, channel, ring) == "a record\n"
     assert Path(f"{ring}0").read_bytes() == b"another\n"
-    assert output(clients / "relayctl", "list", "-m", mount.path).split()[:2] == ["web", "stopped"]
+    assert output(clients / "relayctl", "trace", "list", "-m", mount.path).split()[:2] == ["web", "stopped"]
     assert "relayfs/server/requests" in output(clients / "relayctl", "counters", "-m", mount.path)
     for command in relayctl.COMMANDS:
         assert output(clients / "relayctl", command, "--help").startswith(f"Usage: relayctl {command} ")

@@ -1,4 +1,4 @@
-"""relayctl list, stat and log."""
+"""relayctl trace list, stat of traces, and log."""
 
 import json
 from pathlib import Path
@@ -20,14 +20,18 @@ def shown(*arguments: object) -> str:
     return done.stdout
 
 
+def objects(*arguments: object) -> list[dict[str, object]]:
+    return list(map(json.loads, shown(*arguments, "--json").splitlines()))
+
+
 def test_traces_are_listed(store, run):
     store.create("two", mode=native.MODE_OVERWRITE, is_started=False, subbuf_size=64 << 10, filter="uid:7")
     run(store.create("one"), "app")
-    assert [line.split() for line in shown("list", "--store", store.path).splitlines()] == [
+    assert [line.split() for line in shown("trace", "list", "--store", store.path).splitlines()] == [
         ["one", "started", "no-overwrite", "perprocess", "mono", "8x4K", "1"],
         ["two", "stopped", "overwrite", "perprocess", "mono", "8x64K", "0"],
     ]
-    one, two = json.loads(shown("list", "--store", store.path, "--json"))["traces"]
+    one, two = objects("trace", "list", "--store", store.path)
     assert (one["name"], one["started"], one["processes"]) == ("one", True, 1)
     assert (two["mode"], two["subbuf_size"], two["filter"], two["rules"]) == ("overwrite", 65536, "uid:7", [])
 
@@ -39,16 +43,22 @@ def test_figures_of_processes_are_shown(store, run):
     dead.kill()
     spoil(bad.directory / "cpu/mem0", 1)
     alive.write(10)
-    rows = {row[1].rpartition("-")[0]: row for row in map(str.split, shown("stat", "--store", store.path).splitlines())}
-    assert rows["alive"][2:] == ["alive", "10", rows["alive"][4], "0", rows["alive"][6]]
-    assert int(rows["alive"][4]) >= 240
-    assert [*rows["dead"][2:4], rows["dead"][5]] == ["dead", str(3000 - lost), str(lost)]
-    assert rows["bad"][2:] == ["damaged", "-", "-", "-", "-"]
-    (one,) = json.loads(shown("stat", "t", "--store", store.path, "--json"))["traces"]
-    found = {process["name"]: process for process in one["processes"]}
-    assert found[alive.name]["events"] == 10
-    assert found[dead.name]["lost"] == lost
-    assert found[bad.name]["events"] is None
+    whole, *parts = objects("stat", "--parts", "--store", store.path)
+    of = {part["name"]: part for part in parts}
+    assert {part["kind"] for part in parts} == {"process"}
+    found = of[f"t/{alive.name}"]
+    assert (found["state"], found["count"], found["lost"], found["writers"]) == ("alive", 10, 0, 1)
+    assert found["bytes"] >= 240
+    assert found["memory"] > 0
+    assert 0 < found["fill"] < 1
+    found = of[f"t/{dead.name}"]
+    assert (found["state"], found["count"], found["lost"], found["writers"]) == ("dead", 3000 - lost, lost, 0)
+    assert found["lost_by_cause"]["full"] == lost
+    found = of[f"t/{bad.name}"]
+    assert (found["state"], found["count"], found["lost"], found["fill"]) == ("damaged", None, None, None)
+    assert (whole["kind"], whole["state"], whole["size"]) == ("trace", "started", 8 * 4096)
+    assert (whole["writers"], whole["count"], whole["lost"]) == (1, 3010 - lost, lost)
+    assert whole["memory"] == of[f"t/{alive.name}"]["memory"] + of[f"t/{dead.name}"]["memory"]
 
 
 def test_a_process_that_says_nonsense_hides_no_other(store, run):
@@ -60,14 +70,16 @@ def test_a_process_that_says_nonsense_hides_no_other(store, run):
     with open(path, "r+b") as file:
         file.seek(path.stat().st_size - CONTROL_BYTES + LOST_FULL_AT)
         file.write(((1 << 62) + 1).to_bytes(8, "little"))
-    rows = {row[1].rpartition("-")[0]: row for row in map(str.split, shown("stat", "--store", store.path).splitlines())}
-    assert rows["alive"][2:4] == ["alive", "10"]
-    assert rows["bad"][2:] == ["damaged", "-", "-", "-", "-"]
+    _, *parts = objects("stat", "t", "--parts", "--store", store.path)
+    assert {part["name"]: (part["state"], part["count"]) for part in parts} == {
+        f"t/{alive.name}": ("alive", 10), f"t/{bad.name}": ("damaged", None),
+    }  # fmt: skip
 
 
 def test_a_trace_that_is_not_there_has_no_figures(store):
     done = relayctl("stat", "none", "--store", store.path)
-    assert (done.returncode, done.stdout, done.stderr) == (3, "", "")
+    message = "relayctl: there is no channel, trace or counter none\n"
+    assert (done.returncode, done.stdout, done.stderr) == (3, "", message)
 
 
 @pytest.fixture

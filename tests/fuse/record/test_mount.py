@@ -258,4 +258,5 @@ def test_traces_of_the_mount_are_listed(mount, run):
     run("app").write(10)
     done = relayctl("stat", "t", "-m", mount.path)
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.split()[2:4] == ["alive", "10"]
+    name, kind, *_, state = done.stdout.split()
+    assert (name, kind, done.stdout.split()[6], state) == ("t", "trace", "10", "started")

@@ -182,7 +182,7 @@ def test_a_condition_is_said_as_it_was_given_and_outlives_the_server(mount: Moun
     mount.command("".join(f"{line}\n" for line in ("trace create t", *lines)))
     text = mount.channels()
     assert text.splitlines()[1:] == lines
-    (described,) = json.loads(relayctl(mount, "list", "--json").stdout)["traces"]
+    described = json.loads(relayctl(mount, "trace", "list", "--json").stdout)
     assert described["rules"][1:] == ["-server:other", '+other:x name == "gr\u00fc\u00df"']
     mount.command("trace remove t")
     mount.command(text)

@@ -43,8 +43,8 @@ def test_what_is_lost_for_want_of_room_is_counted(mount: Mount, tmp_path: Path) 
         for other in others:
             other.ask("emit 1000")
         assert lost_without_buffers(mount) == 3000
-        shown = relayctl(mount, "stat", "t").stdout.splitlines()[-1].split()
-        assert shown == ["t", "-", "no-buffers", "-", "-", "3000", "-"]
+        shown = relayctl(mount, "stat", "t").stdout.split()
+        assert (shown[:2], shown[-3:]) == (["t", "trace"], ["3000", "no_buffers:3000", "started"])
         wait_until(lambda: "programs could get no buffers, and have lost " in mount.error_log, "it is said")
         for other in others:
             other.kill()
@@ -119,8 +119,8 @@ def test_what_another_users_programs_lose_is_counted_apart(mount: Mount, unprivi
             # Each event is counted at once, so nothing is missing when its program dies without a word.
             one.kill()
             assert (lost_without_buffers(mount), lost_without_buffers(mount, NOBODY)) == (0, 507)
-            shown = relayctl(mount, "stat", "t").stdout.splitlines()[-1].split()
-            assert shown == ["t", f"user-{NOBODY}", "no-buffers", "-", "-", "507", "-"]
+            shown = relayctl(mount, "stat", "t", "--parts").stdout.splitlines()[-1].split()
+            assert (shown[:2], shown[-3:]) == ([f"t/user-{NOBODY}", "user"], ["507", "no_buffers:507", "no-buffers"])
             said = f"programs of user {NOBODY} could get no buffers, and have lost "
             wait_until(lambda: said in mount.error_log, "it is said")
             text = "\tlost_without_buffers_of_users = 507;\n"
@@ -166,8 +166,8 @@ page = mmap.mmap(os.open({str(path)!r}, os.O_RDWR), 4096)
 page[:4096] = b"\\xff" * 4096
 """
     subprocess.run([sys.executable, "-c", code], user=NOBODY, group=NOBODY, extra_groups=[], check=True)
-    done = relayctl(mount, "stat", "t", "--json")
-    found = json.loads(done.stdout)["traces"][0]
-    assert (found["lost_without_buffers"], found["lost_without_buffers_by_user"]) == (0, {})
+    done = relayctl(mount, "stat", "t", "--parts", "--json")
+    (found,) = map(json.loads, done.stdout.splitlines())
+    assert found["lost_by_cause"]["no_buffers"] == 0
     with pytest.raises(PermissionError):
         path.open("rb")

@@ -1,0 +1,86 @@
+"""Commands that relayctl writes to the control file of a mount."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from typing import TYPE_CHECKING
+
+import click
+
+from relayfs_fuse import explain
+from relayfs_fuse.cli.common import say
+from relayfs_fuse.errors import RelayError
+from relayfs_fuse.reading.damage import reason
+from relayfs_fuse.reading.source import find_mount
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+
+def command(mount: str, line: str) -> None:
+    """Have the server carry out a command; RelayError: it is refused, with the reason that error_log has."""
+    try:
+        write(mount, line)
+    except OSError as error:
+        if error.filename is not None:
+            raise
+        raise RelayError(f"{line}: {explain.refused_command(mount, line) or reason(error)}") from error
+
+
+def write(mount: str, line: str) -> None:
+    """Write a line to the control file; OSError: with a file name, there is none; otherwise the command is refused."""
+    # Without O_CREAT: if the mount has gone, no file is made in the directory below it.
+    control = os.open(os.path.join(mount, "control"), os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        os.write(control, os.fsencode(f"{line}\n"))
+    finally:
+        os.close(control)
+
+
+def commands(mount: str | None, verb: str, targets: Iterable[str], words: Sequence[str] = ()) -> None:
+    """Have the server carry out `VERB TARGET WORD...` for each target; exit with status 1 in the end if one is refused.
+
+    What error_log notes about a command is printed.
+
+    mount: as for find_mount()
+    targets: names of traces, PATHs of channels, or MNT/PATH
+    """
+    failed = False
+    for target in targets:
+        try:
+            place, name = _split(mount, target)
+            line = " ".join([verb, check_word(name), *words])
+            known = explain.notices(place, line)
+            command(place, line)
+            for _, notice in explain.notices(place, line) - known:
+                say(f"{line}: {notice}")
+        except RelayError as error:
+            say(str(error))
+            failed = True
+    if failed:
+        sys.exit(1)
+
+
+def check_word(word: str) -> str:
+    """Return a word for a command's line; UsageError: it would be none or several there, or another line."""
+    if not word or re.search(r"[ \t\n]", word):
+        raise click.UsageError(f"{word!r}: a word of a command is not empty, and has no blanks and no newlines")
+    return word
+
+
+def find_control(mount: str | None) -> str:
+    """Find the mount whose control file to use, as find_mount() does; RelayError: there is none."""
+    place = find_mount(mount)
+    if place is None:
+        raise RelayError("no relayfs is mounted; --mount tells which one to use")
+    return place
+
+
+def _split(mount: str | None, target: str) -> tuple[str, str]:
+    """Return the mount of a target, and its name there."""
+    if mount is None and os.path.isabs(target):
+        for place, name in explain.mounts_of(target):
+            return place, name
+    return find_control(mount), target

@@ -1,0 +1,137 @@
+"""relayctl list and stat: channels, traces and counters, in one form."""
+
+from __future__ import annotations
+
+import fnmatch
+import os
+import sys
+import time
+from typing import TYPE_CHECKING
+
+import click
+
+from relayfs_fuse import explain
+from relayfs_fuse.cli import complete
+from relayfs_fuse.cli.common import (
+    NOTHING_MATCHES,
+    check_stdout,
+    json_lines_option,
+    mount_option,
+    printable,
+    say,
+    show_json,
+    show_table,
+    store_option,
+)
+from relayfs_fuse.cli.figures import add_rates
+from relayfs_fuse.cli.objects import read_all
+from relayfs_fuse.fs.commands.control import format_size
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from relayfs_fuse.cli.figures import Figures
+
+_LISTED = ("NAME", "KIND", "BUFFERS", "SIZE", "MEMORY", "STATE")
+_RATES = ("RATE", "BYTES/S")
+# The columns of stat, and the attributes that they show.
+_SHOWN = {
+    "NAME": "name", "KIND": "kind", "BUFFERS": "buffers", "SIZE": "size", "MEMORY": "memory", "WRITERS": "writers",
+    "COUNT": "count", "BYTES": "bytes", "RATE": "rate", "BYTES/S": "byte_rate", "UNREAD": "unread_bytes",
+    "FILL": "fill", "LOST": "lost", "CAUSES": "lost_by_cause", "STATE": "state",
+}  # fmt: skip
+
+
+@click.command("list")
+@mount_option
+@store_option
+@json_lines_option
+def list_all(mount: str | None, store: str | None, json_wanted: bool) -> None:
+    """List the channels, traces and counters.
+
+    A line is NAME, kind (relay, ring, trace, counter, gauge), number of buffers, size of each, memory of all, state.
+    """
+    check_stdout()
+    _show(read_all(mount, store, lambda _: True), _LISTED, json_wanted)
+
+
+@click.command()
+@click.argument("names", metavar="[NAME]...", nargs=-1, shell_complete=complete.everything)
+@mount_option
+@store_option
+@click.option(
+    "-i", "--interval", type=click.FloatRange(min=0.01), metavar="SECONDS",
+    help="Read twice, so long apart, and show rates per second.",
+)  # fmt: skip
+@click.option("-p", "--parts", is_flag=True, help="Also show each buffer of a channel, and each process of a trace.")
+@json_lines_option
+def stat(  # noqa: PLR0913, PLR0917  # an option each
+    names: tuple[str, ...],
+    mount: str | None,
+    store: str | None,
+    interval: float | None,
+    parts: bool,
+    json_wanted: bool,
+) -> None:
+    """Show statistics of channels, traces and counters: of all, or of those that a NAME matches.
+
+    NAME is a channel's PATH or MNT/PATH, the name of a trace or counter, or a glob, in which * matches slashes, too.
+
+    A line is NAME, kind, buffers, size of each, memory of all, writing processes, records or events written, bytes,
+    with --interval both per second, unread bytes, fill of the fullest buffer, lost records or events, their causes,
+    state. A - stands for what there is not, or cannot be known.
+    """
+    check_stdout()
+    if mount is None and store is None and names and os.path.isabs(names[0]):
+        mount = next((root for root, _ in explain.mounts_of(names[0])), None)
+    patterns = [_below(name, mount) for name in names]
+
+    def is_wanted(name: str) -> bool:
+        return not patterns or any(_matches(name, pattern) for pattern in patterns)
+
+    since = time.monotonic()
+    found = read_all(mount, store, is_wanted)
+    if interval is not None:
+        time.sleep(interval)
+        before, found = found, read_all(mount, store, is_wanted)
+        add_rates(found, before, since)
+    if parts:
+        found = [one for whole in found for one in (whole, *whole.parts)]
+    _show(found, [title for title in _SHOWN if interval is not None or title not in _RATES], json_wanted)
+    missing = [pattern for pattern in patterns if not any(_matches(one.name, pattern) for one in found)]
+    for pattern in missing:
+        say(f"there is no channel, trace or counter {printable(pattern)}")
+    if missing:
+        sys.exit(NOTHING_MATCHES)
+
+
+def _matches(name: str, pattern: str) -> bool:
+    return name == pattern or fnmatch.fnmatchcase(name, pattern)
+
+
+def _below(name: str, mount: str | None) -> str:
+    """Return the PATH of MNT/PATH, or the name."""
+    return name.removeprefix(f"{mount.rstrip('/')}/") if mount is not None else name
+
+
+def _show(found: Sequence[Figures], titles: Sequence[str], json_wanted: bool) -> None:
+    if json_wanted:
+        show_json(one.as_json() | {"name": printable(one.name)} for one in found)
+    else:
+        show_table(list(titles), [[_cell(one, title) for title in titles] for one in found])
+
+
+def _cell(one: Figures, title: str) -> str:
+    """Return the text of a column; empty: unknown."""
+    value = getattr(one, _SHOWN[title])
+    if value is None:
+        return ""
+    if title in ("SIZE", "MEMORY"):
+        return format_size(value)
+    if title in _RATES:
+        return f"{value:.1f}"
+    if title == "FILL":
+        return f"{value:.0%}"
+    if title == "CAUSES":
+        return ",".join(f"{cause}:{'?' if n is None else n}" for cause, n in value.items() if n != 0)
+    return str(value)
