@@ -81,6 +81,7 @@ static struct {
 	int passthrough;
 	struct relay_tap_request request;
 	uint32_t offered, offered2; /* the kernel's flags in INIT */
+	uint32_t minor;             /* of FUSE protocol 7: first the kernel's, from the reply to INIT on that in use */
 } tap = {.session_fd = -1, .interrupt_fd = -1};
 
 /* The reply that tap_writev() is to change. */
@@ -171,6 +172,7 @@ static void note_request(const struct fuse_in_header *in, size_t length)
 		interrupt_push(((const struct fuse_interrupt_in *)body)->unique);
 	} else if (in->opcode == FUSE_INIT && length >= sizeof(struct fuse_init_in)) {
 		tap.offered = ((const struct fuse_init_in *)body)->flags;
+		tap.minor = ((const struct fuse_init_in *)body)->minor;
 		tap.offered2 = tap.offered & FUSE_INIT_EXT ? ((const struct fuse_init_in *)body)->flags2 : 0;
 		reply.kind = TAP_REPLY_INIT;
 		reply.unique = in->unique;
@@ -206,6 +208,7 @@ static void extend_init(struct iovec *iov, int count)
 	if (count < 2 || iov[1].iov_len < sizeof(*out))
 		return;
 	out = iov[1].iov_base;
+	tap.minor = out->minor < tap.minor ? out->minor : tap.minor;
 	/* Without this flag the kernel sends a GETXATTR before each WRITE, to find capabilities to be removed. */
 	out->flags |= tap.offered & FUSE_HANDLE_KILLPRIV_V2;
 	if (!(tap.offered2 & TAP_PASSTHROUGH_FLAG2) || !has_sys_admin())
@@ -444,6 +447,11 @@ ssize_t relay_tap_peek(struct rchan_buf *buf, uint64_t skip, size_t max_bytes, v
 int relay_tap_interrupt_fd(void)
 {
 	return tap.interrupt_fd;
+}
+
+unsigned relay_tap_protocol_minor(void)
+{
+	return tap.minor;
 }
 
 int relay_tap_has_passthrough(void)

@@ -41,6 +41,9 @@ uint64_t relay_tap_interrupt_next(void);
  * 0: the queue is empty. */
 uint64_t relay_tap_terminal_next(void);
 
+/* The N of FUSE protocol 7.N, which the kernel and libfuse use. Valid after INIT. */
+unsigned relay_tap_protocol_minor(void);
+
 /* 1: the kernel can map files of the mount by mapping files of the store (FUSE passthrough). Valid after INIT. */
 int relay_tap_has_passthrough(void);
 /* Register a file of the store with the kernel as a backing file. Returns its id (> 0) or -errno. */

@@ -40,6 +40,8 @@ _lib.relay_tap_open_stream.restype = None
 _lib.relay_tap_open_stream.argtypes = (ctypes.c_uint64,)
 _lib.relay_tap_open_backed.restype = None
 _lib.relay_tap_open_backed.argtypes = (ctypes.c_uint64, ctypes.c_int)
+_lib.relay_tap_protocol_minor.restype = ctypes.c_uint
+_lib.relay_tap_protocol_minor.argtypes = ()
 _lib.relay_tap_backing_close.restype = None
 _lib.relay_tap_read.restype = ctypes.c_ssize_t
 _lib.relay_tap_read.argtypes = (ctypes.c_uint64, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_void_p)
@@ -109,6 +111,11 @@ def next_interrupt() -> int:
 def next_terminal() -> int:
     """Return the file handle of the next open file for which isatty(3) was called, once; 0: there is none."""
     return int(_lib.relay_tap_terminal_next())
+
+
+def protocol() -> str:
+    """Return the version of the FUSE protocol that this mount uses."""
+    return f"7.{_lib.relay_tap_protocol_minor()}"
 
 
 def has_passthrough() -> bool:

@@ -25,6 +25,7 @@ from relayfs_fuse.fs.nodes import JoinFile, MappedFile
 from relayfs_fuse.fs.opener import Opening, process_of
 from relayfs_fuse.fs.requests.acts import Acts
 from relayfs_fuse.fs.requests.names import NameOperations, guarded
+from relayfs_fuse.native import VERSION
 
 if TYPE_CHECKING:
     from relayfs_fuse.fs.commands.channel import Commands
@@ -48,6 +49,8 @@ BACKING_XATTR = b"user.relayfs.backing"
 PID_XATTR = b"user.relayfs.pid"
 # Of `.traces/join`: a JoinHandle's token and a request, for processes that cannot write to files (RLIMIT_FSIZE).
 JOIN_XATTR = b"user.relayfs.join"
+# Of the root directory: the server's version, and that of the FUSE protocol that the mount uses.
+SERVER_XATTR = b"user.relayfs.server"
 
 
 class Operations(NameOperations):
@@ -122,8 +125,10 @@ class Operations(NameOperations):
         return data
 
     async def getxattr(self, inode: int, name: bytes, ctx: pyfuse3.RequestContext) -> bytes:
-        """Return BACKING_XATTR or PID_XATTR."""
+        """Return BACKING_XATTR, PID_XATTR or SERVER_XATTR."""
         node = self._node(inode)
+        if name == SERVER_XATTR and inode == pyfuse3.ROOT_INODE:
+            return f"{VERSION} {tap.protocol()}".encode("ascii")
         if name == PID_XATTR and isinstance(node, MappedFile):
             return str(process_of(tap.request().pid)).encode("ascii")
         if name != BACKING_XATTR or node.backing_path is None:

@@ -12,7 +12,7 @@ from kernel_ring import KernelRing
 from mounts import DEADLINE_S, Mount, User, wait_until
 from traced import directory_of, relayctl, start_trace, traced
 
-from relayfs_fuse import Counters
+from relayfs_fuse import Counters, native
 from relayfs_fuse.cli.figures import CAUSES
 
 pytestmark = pytest.mark.one_mount
@@ -242,6 +242,17 @@ def test_a_pattern_chooses_and_a_name_that_is_missing_is_told(mount):
     done = relayctl(mount, "stat", "b", "c")
     assert (done.returncode, done.stdout.split()[0]) == (3, "b")
     assert done.stderr == "relayctl: there is no channel, trace or counter c\n"
+
+
+def test_versions_are_those_of_the_parts(mount, tmp_path):
+    versions = json.loads(run(mount, "version", "--json"))
+    assert list(versions) == ["program", "library", "server", "kernel", "fuse"]
+    assert versions["program"] == versions["library"] == versions["server"] == native.VERSION
+    assert versions["kernel"] == os.uname().release
+    # 7.31 is of Linux 5.4, and more than 7.99 there is not.
+    assert 31 <= int(versions["fuse"].removeprefix("7.")) < 100
+    assert dict(map(str.split, run(mount, "version").splitlines())) == versions
+    assert run(mount, "version", "-m", tmp_path).splitlines()[2].split() == ["server", "-"]
 
 
 # --- how commands end ---
