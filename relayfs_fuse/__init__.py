@@ -1,4 +1,17 @@
-"""Relay channels (streams of records in shared memory, shown as files), counters, and tracing."""
+"""Relay channels (streams of records in shared memory, shown as files), counters, and tracing.
+
+Channel         write records
+open()          read all records of a channel, or of one of its buffers: a ChannelReader of Records
+RelayHandler    write the messages of the standard module logging into a channel
+Reader          read one relay file without a copy
+Ring            write and read record rings, in place
+Counters        count, and read the counters of all programs
+Event           trace; spans and further declarations are in relayfs_fuse.trace
+TraceHandler, LogHandler, log()     log messages as events; lines for the channel `log`
+
+Errors of the system are OSError with an errno, those of relayfs RelayError. Seconds are float, other times int,
+nanoseconds since 1970; sizes are bytes. docs/python.md shows how they are used.
+"""
 
 from relayfs_fuse import native
 from relayfs_fuse.channel import Channel

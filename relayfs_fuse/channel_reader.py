@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from relayfs_fuse import explain
 from relayfs_fuse.native import ReaderHandle
-from relayfs_fuse.native.clock import conversion
+from relayfs_fuse.native.clock import conversion, reader_of
 from relayfs_fuse.native.library import Closing
 from relayfs_fuse.native.ring import RING_SIZE, RingsHandle
 from relayfs_fuse.native.tables import CLOCKS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
 _NS = 1_000_000_000
 _FOREVER_NS = 1 << 64
@@ -60,7 +60,9 @@ class _Part(ABC):
     """One buffer or ring.
 
     held: the next record, as long as an earlier one of another part may come
+    ticks: its time, by the channel's clock
     clear_to: this part will have no record that is older, ns since 1970
+    missed: how many records were overwritten before this reader came to them, as far as is known
     is_consumed: whether find() has consumed the record already, as in a ring of mode overwrite
     """
 
@@ -69,7 +71,7 @@ class _Part(ABC):
     def __init__(self, cpu: int) -> None:
         self.cpu = cpu
         self.held: Record | None = None
-        self.clear_to = 0
+        self.ticks = self.clear_to = self.missed = 0
 
     @property
     def is_over(self) -> bool:
@@ -78,11 +80,32 @@ class _Part(ABC):
 
     @abstractmethod
     def find(self) -> tuple[bytes, int] | None:
-        """Return the next record and its ticks; None: there is none. BrokenPipeError: there will be none."""
+        """Return the next record and its ticks; None: there is none. BrokenPipeError: there will be none.
+
+        Until let_go() or consume(), which the same thread must call, other readers cannot read.
+        """
+
+    @abstractmethod
+    def let_go(self) -> None:
+        """Leave the record of find() unread."""
 
     @abstractmethod
     def consume(self) -> bool:
         """Consume the record of find(); False: it was overwritten meanwhile."""
+
+    def find_again(self, record: Record) -> bool:
+        """Find the record that was let go; False: it is not there, because of another reader or a producer."""
+        if self.is_consumed:
+            return True
+        try:
+            found = self.find()
+        except OSError as error:
+            if error.errno not in {errno.EBUSY, errno.EPIPE}:
+                raise
+            return False
+        if found is not None and found != (record.data, self.ticks):
+            self.let_go()
+        return found == (record.data, self.ticks)
 
 
 class _RelayPart(_Part):
@@ -96,8 +119,11 @@ class _RelayPart(_Part):
         if piece is not None:
             return bytes(piece), self._handle.time()
         if self._handle.finished():
-            raise BrokenPipeError
+            raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
         return None
+
+    def let_go(self) -> None:
+        self._handle.abort()
 
     def consume(self) -> bool:
         try:
@@ -110,23 +136,24 @@ class _RelayPart(_Part):
 
 
 class _RingPart(_Part):
-    """missed: is called with the number of records that were overwritten before the next one."""
-
-    def __init__(self, rings: RingsHandle, cpu: int, missed: Callable[[int], None]) -> None:
+    def __init__(self, rings: RingsHandle, cpu: int) -> None:
         super().__init__(cpu)
         self._rings = rings
-        self._missed = missed
         self._size = rings.query(cpu, RING_SIZE)
         self.is_consumed = rings.overwrite
 
     def find(self) -> tuple[bytes, int] | None:
         if self.is_consumed:
             data, missed = self._rings.read(self.cpu, self._size)
-            self._missed(missed)
+            self.missed += missed
         else:
             view = self._rings.next(self.cpu)
             data = None if view is None else bytes(view)
         return None if data is None else (data, self._rings.time(self.cpu))
+
+    def let_go(self) -> None:
+        if not self.is_consumed:
+            self._rings.abort(self.cpu)
 
     def consume(self) -> bool:
         if not self.is_consumed:
@@ -134,9 +161,7 @@ class _RingPart(_Part):
         return True
 
 
-def _relay_parts(
-    stack: ExitStack, _channel: str, files: Mapping[int, str], _missed: Callable[[int], None]
-) -> list[_Part]:
+def _relay_parts(stack: ExitStack, _channel: str, files: Mapping[int, str]) -> list[_Part]:
     parts: list[_Part] = []
     for cpu, relay_file in files.items():
         parts.append(part := _RelayPart(relay_file, cpu))
@@ -144,10 +169,10 @@ def _relay_parts(
     return parts
 
 
-def _ring_parts(stack: ExitStack, channel: str, files: Mapping[int, str], missed: Callable[[int], None]) -> list[_Part]:
+def _ring_parts(stack: ExitStack, channel: str, files: Mapping[int, str]) -> list[_Part]:
     rings = RingsHandle(channel)
     stack.callback(rings.close)
-    return [_RingPart(rings, cpu, missed) for cpu in files]
+    return [_RingPart(rings, cpu) for cpu in files]
 
 
 # By the type of the channel: opens the parts, by their numbers and relay files, and has the stack close them.
@@ -159,8 +184,6 @@ class ChannelReader(Closing):
 
     path: as it was given
     timeout: how many seconds a step waits for a record before the iteration ends; it may be changed at any time
-    missed: how many records of rings in mode overwrite, and pieces of relay buffers, were overwritten before they were
-        read. The channel's count of lost records, MNT/.channels/PATH/lost, has them all
 
     Both `for` and, with asyncio or trio, `async for` wait until there is a record; they end when the channel was
     removed and all was read. After the end by `timeout` a further loop goes on. A record is consumed when it is
@@ -176,7 +199,6 @@ class ChannelReader(Closing):
     def __init__(self, path: str | os.PathLike[str], *, timeout: float | None = None, delay: float = 0.2) -> None:
         self.path = os.fsdecode(path)
         self.timeout = timeout
-        self.missed = 0
         self._delay_ns = round(delay * 1e9)
         self._began_slice = time.monotonic()
         self._was_woken = False
@@ -185,6 +207,7 @@ class ChannelReader(Closing):
         self._stats = Path(root, ".channels", channel)
         clock = CLOCKS.get(self._shown("times"))
         self._conversion = conversion(clock.number) if clock else None
+        self._ticks = reader_of(clock.number) if clock else int
         is_single = self._shown("buffers") == "single"
         with ExitStack() as stack:
             self._epoll = select.epoll()
@@ -195,9 +218,17 @@ class ChannelReader(Closing):
                 descriptor = os.open(relay_file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
                 stack.callback(os.close, descriptor)
                 self._epoll.register(descriptor, select.EPOLLIN)
-            self._parts = _PARTS[self._shown("type")](stack, os.path.join(root, channel), files, self._miss)
+            self._parts = _PARTS[self._shown("type")](stack, os.path.join(root, channel), files)
             self._stack = stack.pop_all()
         self._is_ordered = self._conversion is not None and len(self._parts) > 1
+
+    @property
+    def missed(self) -> int:
+        """How many records of rings in mode overwrite were overwritten unread, or not returned before close().
+
+        The channel's count of lost records, MNT/.channels/PATH/lost, has those of relay buffers, too.
+        """
+        return sum(part.missed for part in self._parts)
 
     def fileno(self) -> int:
         """Return a descriptor that is readable when there may be a record, for selectors, poll(2) and event loops.
@@ -209,8 +240,9 @@ class ChannelReader(Closing):
     def close(self) -> None:
         """Close the channel; records that were not returned stay for the next reader."""
         for part in self._parts:
-            self.missed += part.is_consumed and part.held is not None
-        self._parts = []
+            # What find() has copied from a ring in mode overwrite is in no ring any more.
+            part.missed += part.is_consumed and part.held is not None
+            part.held = None
         self._stack.close()
 
     def __iter__(self) -> ChannelReader:
@@ -260,17 +292,19 @@ class ChannelReader(Closing):
         left = _LOOK_AGAIN_S if end is None else max(0.0, end - time.monotonic())
         while (part := self._next_part(hurries=not left)) is not None:
             record, part.held = part.held, None
+            assert record is not None
             self._turn = part.cpu + 1
             self._was_woken = False
+            if self._is_let_go(record) and not part.find_again(record):
+                continue
             if part.consume():
                 return record
-            self._miss(1)
         if not left or all(part.is_over for part in self._parts):
             return None
         times = [part.held.time for part in self._parts if part.held and part.held.time is not None]
         if times:
             # Its own descriptor is readable already.
-            age = (min(times) + self._delay_ns - time.time_ns()) / _NS
+            age = (min(times) + self._delay_ns - self._moment(self._ticks())) / _NS
             return _Rest(min(left, max(age, _BUSY_S)), at_descriptor=False)
         if self._was_woken:
             self._was_woken = False
@@ -288,8 +322,9 @@ class ChannelReader(Closing):
             return next((part for part in turns if part.held or self._look(part)), None)
         first = self._oldest()
         for part in self._parts:
-            if part.held is None and (first is None or part.clear_to < first[0]):
-                self._look(part)
+            is_wanted = part.held is None and (first is None or part.clear_to < first[0])
+            if is_wanted and self._look(part) and part.held and part.held.time is None:
+                return part
         first = self._oldest()
         if first is None:
             return None
@@ -305,7 +340,8 @@ class ChannelReader(Closing):
         """Hold the next record of a part; return whether there is one."""
         if part.is_over:
             return False
-        now = time.time_ns() if self._conversion else 0
+        # By the same clock as the records' times, since CLOCK_REALTIME may be set while this reads.
+        now = self._moment(self._ticks()) if self._conversion else 0
         try:
             found = part.find()
         except BrokenPipeError:
@@ -318,19 +354,22 @@ class ChannelReader(Closing):
         if found is None:
             part.clear_to = max(part.clear_to, now - self._delay_ns)
             return False
-        data, ticks = found
-        moment = self._moment(ticks, now) if ticks else None
-        part.held = Record(data, part.cpu, moment)
+        data, part.ticks = found
+        # Programs that write to the channel can store any time.
+        part.held = Record(data, part.cpu, min(self._moment(part.ticks), now + _AHEAD_NS) if part.ticks else None)
+        if self._is_let_go(part.held):
+            part.let_go()
         return True
 
-    def _moment(self, ticks: int, now: int) -> int:
-        """Convert a time; programs that write to the channel can store any, so it is at most a second from now."""
+    def _is_let_go(self, record: Record) -> bool:
+        """Whether a record is left in its buffer until its turn comes: then other readers, too, may go on."""
+        return self._is_ordered and record.time is not None
+
+    def _moment(self, ticks: int) -> int:
+        """Convert a time of the channel's clock to ns since 1970."""
         assert self._conversion is not None
         freq, offset_s, offset = self._conversion
-        return min(offset_s * _NS + (offset + ticks) * _NS // freq, now + _AHEAD_NS)
-
-    def _miss(self, n: int) -> None:
-        self.missed += n
+        return offset_s * _NS + (offset + ticks) * _NS // freq
 
     def _shown(self, name: str) -> str:
         return self._stats.joinpath(name).read_text(encoding="ascii").strip()

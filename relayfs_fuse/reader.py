@@ -28,6 +28,11 @@ class Reader(library.Closing):
 
     In overwrite mode producers may overwrite a piece while it is read. A program that needs to know copies the piece
     and calls done(), which returns whether the copy is good; `lapped` counts the pieces that were overwritten.
+
+    The constructor raises OSError: ENOENT, there is no such relay file; EISDIR, EMEDIUMTYPE, it is a directory or
+    belongs to a ring; EACCES, this user may not read and write it; EPROTO, EBADMSG, its memory is of another version or
+    damaged. A step raises OSError: EBADMSG; EBUSY, another reader was consuming until the timeout. One thread may use a
+    Reader. relayfs_fuse.open() reads whole channels, and gives copies of single records if marks are between them.
     """
 
     def __init__(self, relay_file: str | os.PathLike[str], timeout: float | None = None) -> None:

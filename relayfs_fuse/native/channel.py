@@ -103,6 +103,10 @@ class ReaderHandle(library.Handle):
         """Consume the piece; OSError EOVERFLOW: it was overwritten meanwhile."""
         check(lib.relay_reader_done(self._open))
 
+    def abort(self) -> None:
+        """Leave the piece unread."""
+        check(lib.relay_reader_abort(self._open))
+
     def finished(self) -> bool:
         """Whether the channel was removed and all data has been read."""
         return bool(lib.relay_reader_finished(self._open))

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import time
+from typing import TYPE_CHECKING
 
 from relayfs_fuse.native.tables import CLOCKS
-from relayfs_fuse.native.trace import read_clocks
+from relayfs_fuse.native.trace import CLOCK_MONO, read_clocks
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 _NS = 1_000_000_000
 # A clock of unknown frequency is measured from when this module was loaded, over at least this time. Clocks that this
@@ -28,6 +32,11 @@ def conversion(number: int) -> tuple[int, int, int]:
             now = read_clocks(number)
         freq = max(1, round((now.ticks - first.ticks) * _NS / (now.mono_ns - first.mono_ns)))
     return (freq, *offset_of(freq, now.real_ns, now.ticks))
+
+
+def reader_of(number: int) -> Callable[[], int]:
+    """Return a function that returns the ticks of a clock."""
+    return time.monotonic_ns if number == CLOCK_MONO else lambda: read_clocks(number).ticks
 
 
 def offset_of(freq: int, real_ns: int, ticks: int) -> tuple[int, int]:

@@ -67,6 +67,10 @@ uint64_t relay_reader_time(const struct relay_reader *reader);
  */
 int relay_reader_done(struct relay_reader *reader);
 
+/* Leave the piece unread: next() returns it again, or another reader gets it. 0; -EINVAL: there is no piece; -EOPNOTSUPP: it is
+ * the result of a read(2), so it is consumed, and done() has to be called. */
+int relay_reader_abort(struct relay_reader *reader);
+
 /* 1: next() will return no more data, because the channel was removed and all data has been read, or the memory is
  * damaged; otherwise 0. */
 int relay_reader_finished(struct relay_reader *reader);

@@ -124,6 +124,16 @@ uint64_t relay_reader_time(const struct relay_reader *reader)
 	return reader->time;
 }
 
+int relay_reader_abort(struct relay_reader *reader)
+{
+	if (reader->remote)
+		return relay_remote_reader_holds(reader->remote) ? -EOPNOTSUPP : -EINVAL;
+	if (!reader->buf.plan.active)
+		return -EINVAL;
+	relay_consume_abort(&reader->buf);
+	return 0;
+}
+
 int relay_reader_done(struct relay_reader *reader)
 {
 	if (reader->remote)

@@ -10,7 +10,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import anyio
@@ -20,6 +21,7 @@ from mounts import DEADLINE_S, Mount, wait_until
 import relayfs_fuse
 from relayfs_fuse import Channel, ChannelReader, Record, Ring, native
 from relayfs_fuse.cli.channel import find_channel
+from relayfs_fuse.native.tables import CLOCKS
 from relayfs_fuse.reading.source import Source
 
 pytestmark = pytest.mark.one_mount
@@ -35,23 +37,38 @@ KINDS = {
     "ring-percpu": "type=ring size=1M buffers=percpu",
     "ring-times": "type=ring size=1M buffers=percpu times=mono",
     "ring-overwrite": "type=ring size=1M buffers=percpu times=mono mode=overwrite",
+    **({"tsc": f"{SIZES} times=tsc"} if CLOCKS["tsc"].is_available else {}),
 }
 OF_KIND = pytest.mark.parametrize("options", KINDS.values(), ids=KINDS)
 TIMED = pytest.mark.parametrize("options", [one for one in KINDS.values() if "times" in one])
 
 
-def write_on_cpus(channel: Path, options: str, records: list[bytes]) -> None:
+@contextmanager
+def on_cpu(cpu: int) -> Iterator[None]:
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {cpu})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+def write_on_cpus(channel: Path, options: str, records: list[bytes], cpus: Iterable[int] = ()) -> None:
     """Write each record on the next CPU."""
     opened = Ring(channel) if "ring" in options else Channel(channel)
     write = opened.output if isinstance(opened, Ring) else opened.write
-    cpus = sorted(before := os.sched_getaffinity(0))
-    try:
-        with opened:
-            for record, cpu in zip(records, itertools.cycle(cpus), strict=False):
-                os.sched_setaffinity(0, {cpu})
+    with opened:
+        for record, cpu in zip(records, itertools.cycle(cpus or sorted(os.sched_getaffinity(0))), strict=False):
+            with on_cpu(cpu):
                 write(record)
-    finally:
-        os.sched_setaffinity(0, before)
+
+
+@pytest.fixture
+def two_cpus() -> list[int]:
+    cpus = sorted(os.sched_getaffinity(0))[:2]
+    if len(cpus) < 2:
+        pytest.skip("there is one CPU, so one buffer that can be written")
+    return cpus
 
 
 def numbered(n: int) -> list[bytes]:
@@ -99,6 +116,16 @@ def test_what_was_not_returned_stays(mount: Mount) -> None:
         with relayfs_fuse.open(channel, timeout=0) as reader:
             assert lines_of([first, *reader]) == numbered(10)
         mount.command("remove app/log")
+
+
+def test_what_was_read_of_an_overwriting_ring_and_not_returned_is_missed(mount: Mount) -> None:
+    channel = mount.create("app/log", KINDS["ring-overwrite"])
+    write_on_cpus(channel, "ring", numbered(10))
+    with relayfs_fuse.open(channel, timeout=0) as reader:
+        assert next(reader).data == b"record 0\n"
+    with relayfs_fuse.open(channel, timeout=0) as rest:
+        assert 1 + reader.missed + len(list(rest)) == 10
+    assert (reader.missed > 0) == (len(os.sched_getaffinity(0)) > 1)
 
 
 def test_paths_name_a_channel_or_one_of_its_buffers(mount: Mount) -> None:
@@ -155,6 +182,31 @@ def test_records_wait_for_older_ones_only_as_long_as_these_may_come(mount: Mount
             assert next(reader).data == b"record 0\n"
             reader.timeout = 0.01
             assert [record.data for record in reader] == numbered(N_CPUS)[1:]
+
+
+def test_a_record_waits_for_an_older_one_that_is_not_committed_yet(mount: Mount, two_cpus: list[int]) -> None:
+    channel, found = mount.create("app/log", KINDS["ring-times"]), list[bytes]()
+    with relayfs_fuse.open(channel, delay=DEADLINE_S) as reader, Ring(channel) as ring:
+        with on_cpu(two_cpus[0]), ring.reserve(5) as older:
+            older[:] = b"older"
+            write_on_cpus(channel, "ring", [b"newer"], two_cpus[1:])
+            thread = threading.Thread(target=lambda: found.append(next(reader).data))
+            thread.start()
+            wait_until(lambda: found or any(part.held for part in reader._parts), "the reader has found the newer one")
+        thread.join(DEADLINE_S)
+        reader.timeout = 0
+        assert [*found, *(record.data for record in reader)] == [b"older", b"newer"]
+
+
+def test_a_record_that_is_overwritten_while_it_waits_is_not_returned(mount: Mount, two_cpus: list[int]) -> None:
+    channel = mount.create("app/log", "mode=overwrite subbuf_size=4K n_subbufs=2 times=mono")
+    write_on_cpus(channel, "", [b"first", b"overwritten"], two_cpus)
+    with relayfs_fuse.open(channel, timeout=0) as reader:
+        assert next(reader).data == b"first"
+        write_on_cpus(channel, "", [b"%03d" % i + bytes(500) for i in range(40)], two_cpus[1:])
+        numbers = [int(record.data[:3]) for record in reader]
+        assert numbers == list(range(40 - len(numbers), 40))
+        assert int(mount.shown("app/log", "lost")) == 41 - len(numbers)
 
 
 def test_what_is_overwritten_is_missed_and_not_returned_torn(mount: Mount) -> None:

@@ -210,7 +210,11 @@ def test_threads_log_while_the_handler_is_closed(mount: Mount) -> None:
         handler.close()
         for thread in threads:
             thread.join(DEADLINE_S)
-        assert int(mount.shown("log", "records")) + handler.dropped == n_threads * n
+        n_records, n_dropped = int(mount.shown("log", "records")), handler.dropped
+        assert n_records + n_dropped == n_threads * n
+        logger.info("after close()")
+        assert (int(mount.shown("log", "records")), handler.dropped) == (n_records, n_dropped + 1)
+        assert str(mount.store / "log") not in Path("/proc/self/maps").read_text()
 
 
 KILLED = """

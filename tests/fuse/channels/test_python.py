@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 from mounts import DEADLINE_S, Mount
 
-from relayfs_fuse import Channel, Reader, Ring, log
+from relayfs_fuse import Channel, Reader, Ring, log, native
 
 pytestmark = pytest.mark.one_mount
 
@@ -149,6 +149,22 @@ def test_what_the_reader_did_not_finish_stays(path: Path, channel: Channel) -> N
     with Reader(relay_file(path), timeout=0) as reader:
         assert bytes(next(reader)) == b"abc"
     assert relay_file(path).read_bytes() == b"abc"
+
+
+def test_a_piece_that_is_left_is_read_again_by_anybody(path: Path, channel: Channel) -> None:
+    channel.write(b"abc")
+    first, second = native.ReaderHandle(str(relay_file(path))), native.ReaderHandle(str(relay_file(path)))
+    for reader in (first, second, first):
+        assert bytes(reader.next(0) or b"") == b"abc"
+        reader.abort()
+        with pytest.raises(OSError) as error:
+            reader.abort()
+        assert error.value.errno == errno.EINVAL
+    assert bytes(second.next(0) or b"") == b"abc"
+    second.done()
+    assert first.next(0) is None
+    first.close()
+    second.close()
 
 
 def test_the_reader_passes_padding(path: Path, channel: Channel) -> None:

@@ -485,3 +485,33 @@ except OSError as error:
     merged = (unmapped.path / ".channels/app/cpu/merged").read_bytes()
     assert merged == b"one\nthree\n# cpu 0: 1 record is lost\n" + bytes(4080) + b"\n"
     assert unmapped.shown("app/cpu", "lost_too_large") == "1"
+
+
+READ_AND_LOGGED = """
+import logging, sys, relayfs_fuse
+logger = logging.Logger("test")
+handler = relayfs_fuse.RelayHandler(sys.argv[1])
+logger.addHandler(handler)
+for n in range(300):
+    logger.info("message %d", n)
+logger.info("x" * (2 << 20))
+with relayfs_fuse.open(sys.argv[1], timeout=0) as reader:
+    found = list(reader)
+lines = b"".join(record.data for record in found).decode().splitlines()
+assert sorted(lines[:300]) == sorted(f"message {n}" for n in range(300)), lines
+assert lines[300].startswith("xxx") and lines[300].endswith(" bytes left out]"), lines[300:]
+print(len(lines), handler.dropped, handler.shortened, {record.time is None for record in found})
+"""
+
+
+@pytest.mark.parametrize("options", ["times=mono", "type=ring size=4M framing=length"])
+@pytest.mark.parametrize("mounted", ["unmapped", "mount"])
+def test_another_user_logs_and_reads_what_was_logged(
+    request: pytest.FixtureRequest, unprivileged: User, mounted: str, options: str
+) -> None:
+    mount: Mount = request.getfixturevalue(mounted)
+    size = "" if "ring" in options else "subbuf_size=2M n_subbufs=2 buffers=global"
+    channel = mount.create("app/log", f"perm=0666 {size} {options}")
+    done = unprivileged.python(READ_AND_LOGGED, channel)
+    has_times = "times" in options and "maps no files" not in mount.log.read_text()
+    assert (done.stdout, done.stderr) == (f"301 0 1 {{{not has_times}}}\n", "")
