@@ -1,4 +1,4 @@
-"""The nodes of a channel's buffers, of any type: relay files, memory files, merged files, and those of damaged ones."""
+"""The nodes of a channel's buffers, of any type: relay, memory, peek and merged files; and of damaged ones."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from relayfs_fuse.fs.attributes import Attributes
 from relayfs_fuse.fs.items import Blocks, JsonLines, Lines
 from relayfs_fuse.fs.kinds.base import BLOCK_SIZE
 from relayfs_fuse.fs.kinds.handles import TOKEN_BYTES, HoldHandle, MemHandle
+from relayfs_fuse.fs.kinds.peek import PeekHandle
 from relayfs_fuse.fs.merged import LONGEST_BYTES, Face, MergedFile, Sort
 from relayfs_fuse.fs.nodes import Node, TextFile, failure
 from relayfs_fuse.native.tables import PERMS
@@ -117,7 +118,7 @@ class BufferFile(Node):
         if self.removed:
             raise failure(errno.ESTALE)
 
-    def mapped(self) -> Backing:
+    def mapped(self) -> Backing | None:
         """Return the mem file."""
         return self.stored.backing
 
@@ -176,6 +177,40 @@ class MemFile(BufferFile):
         if opening.truncates:
             raise failure(errno.EPERM)
         return MemHandle(self.stored, opening)
+
+
+class PeekFile(BufferFile):
+    """A file peekN: the unread data of a buffer, which reading it does not consume; see kinds/peek.py."""
+
+    @property
+    def has_end(self) -> bool:
+        """Whether lseek(2) with SEEK_END works: if the size is exact."""
+        return self.stored.has_exact_size and self.stored.channel.stats.mode == native.MODE_NO_OVERWRITE
+
+    def attributes(self, store: Store, pid: int) -> Attributes:
+        """Return what stat(2) shows of the relay file, without permission to write or execute."""
+        attributes = super().attributes(store, pid)
+        attributes.mode &= ~0o333
+        return attributes
+
+    def change_owner(self, store: Store, mode: int, uid: int, gid: int, caller: int) -> None:
+        """Raise OSError: EPERM. Owner and permissions are those of the relay file."""
+        raise failure(errno.EPERM)
+
+    def mapped(self) -> None:
+        """Return None: a mapping would show the memory itself."""
+
+    def open(self, opening: Opening) -> PeekHandle:
+        """Return a new handle; OSError: EACCES unless O_RDONLY is asked."""
+        if opening.truncates or opening.access != os.O_RDONLY:
+            raise failure(errno.EACCES)
+        return PeekHandle(self.stored, opening)
+
+
+def peeks_of(channel: StoredChannel) -> Iterator[PeekFile]:
+    """Yield the files peekN of a channel."""
+    for stored in channel.buffers:
+        yield PeekFile(f"peek{stored.index}", stored)
 
 
 @contextmanager

@@ -4,8 +4,8 @@
     DIR/...            plain directories, as in the store
     TRACE/PROCESS/     what a process writes to a trace (traces/registry.py)
     PATH0 ..           relay files
-    .channels/PATH/    the statistics of a channel; in it bufferN/, those of a buffer, memN, the buffer's memory, and
-                       merged, merged.json and merged.raw, if its records have times
+    .channels/PATH/    the statistics of a channel; in it bufferN/, those of a buffer, memN, the buffer's memory, peekN,
+                       what is unread in it, and merged, merged.json and merged.raw, if its records have times
 
 This module does not know the kernel's requests; requests/names.py answers them from the tree.
 """
@@ -20,7 +20,7 @@ from itertools import starmap
 from typing import TYPE_CHECKING, Any
 
 from relayfs_fuse.errors import CommandError
-from relayfs_fuse.fs.channel_files import DamagedFile, MemFile, RelayFile, merged_of
+from relayfs_fuse.fs.channel_files import DamagedFile, MemFile, RelayFile, merged_of, peeks_of
 from relayfs_fuse.fs.kinds import stats
 from relayfs_fuse.fs.nodes import Directory, Node, StatsDirectory, TextFile, TraceDirectory
 
@@ -188,7 +188,7 @@ class Tree:
             parent, _, name = channel.relay_path(stored.index).rpartition("/")
             self.attach(self._directory(parent), RelayFile(name, stored))
         parent, _, name = channel.path.rpartition("/")
-        self.attach(self.stats_directory(parent), StatsDirectory(name, self, lambda: self.channel_stats(channel)))
+        self.attach(self.stats_directory(parent), StatsDirectory(name, self, lambda: self._channel_files(channel)))
 
     def add_damaged(self, channel: DamagedChannel) -> None:
         """Add the files of a damaged channel."""
@@ -209,6 +209,10 @@ class Tree:
             if node is not None:
                 self.detach(node)
         self.prune_stats(channel.path.rpartition("/")[0])
+
+    def _channel_files(self, channel: StoredChannel) -> Iterator[Node]:
+        yield from self.channel_stats(channel)
+        yield from peeks_of(channel)
 
     def channel_stats(self, channel: StoredChannel) -> Iterator[Node]:
         """Yield new nodes for the directory .channels/PATH of a channel."""

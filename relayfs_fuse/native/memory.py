@@ -29,6 +29,8 @@ class ChannelMemory(library.Memory):
     # The library's functions, which subclasses name.
     _from_path = _from_descriptor = _unmap = _descriptor = _state = _damage = _UNNAMED
     _stop = _resolve = _mtime = _keep_mtime = _wake_seq = _wait_any = _UNNAMED
+    # Those of Peek.
+    _peeking: tuple[Any, ...]
 
     def __init__(self, mem_file: str) -> None:
         self._own(self._from_path(os.fsencode(mem_file)), mem_file)
@@ -86,6 +88,10 @@ class ChannelMemory(library.Memory):
         """Store, for the next file server, a count of data and when this count was first seen."""
         self._keep_mtime(self._open, count, time_ns)
 
+    def peek(self) -> Peek:
+        """Begin to copy what is unread; OSError: EBADMSG."""
+        return Peek(self, self._peeking)
+
     def wake_seq(self) -> int:
         """Return the wake-up counter."""
         return int(self._wake_seq(self._open))
@@ -102,6 +108,44 @@ class ChannelMemory(library.Memory):
         """
         pointers = [memory.pointer for memory in memories]
         library.check(cls._wait_any(pointers, list(seqs), len(pointers), word.word, value, timeout_ms))
+
+
+class Peek(library.Handle):
+    """Copy what is unread in a mem file, up to the end that it had when this was made, without consuming.
+
+    memory: the mapped file, which stays the caller's, and open as long as this
+    functions: the library's functions that open, copy, extend, rewind, tell whether data was skipped, and close
+    """
+
+    def __init__(self, memory: ChannelMemory, functions: tuple[Any, ...]) -> None:
+        self._memory = memory
+        open_peek, self._copy, self._more, self._rewind, self._has_skipped, self._close = functions
+        super().__init__(library.not_null(open_peek(memory.pointer), memory.path))
+
+    def close(self) -> None:
+        """Free it."""
+        self._close(self._disown())
+
+    def copy(self, size: int) -> bytes:
+        """Return the next data, or whole records, framed as read(2) returns them; b"": there is no more.
+
+        size: the most bytes. OSError: EMSGSIZE, the first record is longer; EBUSY: call again; EBADMSG
+        """
+        data = ffi.new("char[]", size)
+        return bytes(ffi.buffer(data, self._memory.check(self._copy(self._open, data, size))))
+
+    def more(self) -> None:
+        """Go on with what was written since."""
+        self._memory.check(self._more(self._open) or 0)
+
+    def rewind(self) -> None:
+        """Begin again, up to the same end."""
+        self._rewind(self._open)
+
+    @property
+    def has_skipped(self) -> bool:
+        """Whether data was skipped since the beginning, because it was overwritten or consumed before it was copied."""
+        return bool(self._has_skipped(self._open))
 
 
 class WakeWord:

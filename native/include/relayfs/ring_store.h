@@ -68,6 +68,19 @@ int relay_ring_stats(struct relay_ring *ring, struct relay_ring_stats *stats);
  */
 ssize_t relay_ring_read_framed(struct relay_ring *ring, void *to, size_t size, unsigned max);
 
+/*
+ * Copying the unread records, up to the end that they had at peek_open(), framed as above, without consuming, beside consumers
+ * and producers. As relay_buf_peek_open() and so on in <relayfs/store.h>; records that are consumed before they were copied are
+ * skipped, without `times` also those that are consumed meanwhile. -EOPNOTSUPP: the ring is not mapped.
+ */
+struct relay_ring_peek;
+struct relay_ring_peek *relay_ring_peek_open(struct relay_ring *ring);
+ssize_t relay_ring_peek_copy(struct relay_ring_peek *peek, void *to, size_t size);
+void relay_ring_peek_more(struct relay_ring_peek *peek);
+void relay_ring_peek_rewind(struct relay_ring_peek *peek);
+int relay_ring_peek_has_skipped(const struct relay_ring_peek *peek);
+void relay_ring_peek_close(struct relay_ring_peek *peek);
+
 /* Count a record as too large without trying to write it. Errors as relay_ring_output(): -EAGAIN. */
 int relay_ring_refuse(struct relay_ring *ring, size_t length);
 

@@ -348,6 +348,27 @@ int relay_consume_begin_behind(struct rchan_buf *buf, uint64_t skip, size_t max_
 int relay_consume_to(struct rchan_buf *buf, uint64_t at);
 int relay_consume_valid(struct rchan_buf *buf);
 
+/*
+ * Copying what is unread, up to the end that it had at peek_open(), without consuming, beside readers and writers. Data that
+ * is consumed meanwhile is copied, too, unless it is overwritten. Any number of peeks of a buffer may be open, until it is
+ * released; each is used by one thread at a time.
+ *
+ * peek_open(): NULL and errno: ENOMEM; EINVAL: the format has packets; EBADMSG.
+ * peek_copy(): the next data, with `times` whole records without their heads. Returns the number of bytes; 0: the end, or a
+ * reservation that is not committed, or the buffer was reset; -EMSGSIZE: the first record with its time is longer; -EBUSY: so
+ * much must be skipped that the next call has to continue; -EBADMSG.
+ * peek_more(): copy also what was written since, or since a reset. 0 or -EBADMSG.
+ * peek_rewind(): begin again, up to the same end.
+ * peek_has_skipped(): 1 if data was skipped since it began, because it was overwritten or consumed before it was copied.
+ */
+struct relay_peek;
+struct relay_peek *relay_buf_peek_open(struct rchan_buf *buf);
+ssize_t relay_buf_peek_copy(struct relay_peek *peek, void *to, size_t size);
+int relay_buf_peek_more(struct relay_peek *peek);
+void relay_buf_peek_rewind(struct relay_peek *peek);
+int relay_buf_peek_has_skipped(const struct relay_peek *peek);
+void relay_buf_peek_close(struct relay_peek *peek);
+
 /* Return the number of records in the pieces of begin(), without lost or discarded ones. Correct only if the memory is. */
 uint64_t relay_consume_records(const struct rchan_buf *buf);
 void relay_consume_end(struct rchan_buf *buf);

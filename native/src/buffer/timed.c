@@ -135,6 +135,14 @@ static void take(struct taking *taking, const struct relay_span *spans, size_t n
 	}
 }
 
+size_t relay_timed_take(const struct relay_span *spans, size_t n, bool is_cut, void *to, size_t size, size_t *raw)
+{
+	struct taking taking = {.to = to, .size = size, .most = SIZE_MAX};
+	take(&taking, spans, n, is_cut);
+	*raw = taking.raw;
+	return taking.done;
+}
+
 /* Plan to consume only the first `limit` bytes of what relay_consume_begin() has returned. false: they were overwritten
  * meanwhile. */
 static bool shorten(struct rchan_buf *buf, size_t limit, struct relay_span *spans, int *n_spans, size_t *total)
@@ -181,12 +189,11 @@ ssize_t relay_buf_read_records(struct rchan_buf *buf, void *to, size_t size, siz
 		int n = relay_consume_whole(buf, size, most, spans, READ_SPANS, &total);
 		if (n <= 0)
 			return n;
-		struct taking taking = {.to = to, .size = size, .most = SIZE_MAX};
-		take(&taking, spans, (size_t)n, false);
+		size_t raw, done = relay_timed_take(spans, (size_t)n, false, to, size, &raw);
 		/* In mode overwrite, the heads may have been overwritten since relay_consume_whole(). */
-		if (taking.raw == total && !relay_consume_valid(buf)) {
+		if (raw == total && !relay_consume_valid(buf)) {
 			relay_consume_end(buf);
-			return (ssize_t)taking.done;
+			return (ssize_t)done;
 		}
 		relay_consume_abort(buf);
 	}

@@ -19,6 +19,13 @@ int relay_timed_reserve(struct rchan_buf *buf, size_t length, bool will_retry, s
 int relay_consume_whole(struct rchan_buf *buf, size_t size, size_t most, struct relay_span *spans, size_t n_spans,
                         size_t *total);
 
+/*
+ * Copy whole records from spans, without their heads, up to `size` bytes. is_cut: the last record may extend beyond the
+ * last span. Returns the number of bytes; *raw is this number with the heads.
+ */
+struct relay_span;
+size_t relay_timed_take(const struct relay_span *spans, size_t n, bool is_cut, void *to, size_t size, size_t *raw);
+
 /* Begin to consume the next piece: all data up to the next hole or the sub-buffer's end; with `times`, one record without
  * its head. time: receives the time in the head, 0 if there is no valid one; or NULL. Returns as relay_consume_begin(). */
 int relay_consume_piece(struct rchan_buf *buf, struct relay_span *piece, uint64_t *time);

@@ -216,19 +216,11 @@ int relay_ring_consume(struct relay_ring *ring, int (*each)(void *context, const
 
 /* --- copying records --- */
 
-/* The bytes that framing adds to a record, at most. */
-struct frame {
-	size_t before, behind;
-};
-
-#define FRAME(number, word, before, behind) [number] = {before, behind},
-static const struct frame frames[] = {RELAY_FRAMINGS(FRAME)};
-
 /* Copy the next record, without its time, to `to` + frame.before. work: as for relay_ring_find_next(); NULL: unlimited, for a
  * program. Returns its length; -EAGAIN: there is none; -EMSGSIZE: it is longer than `size` allows; or an error
  * of relay_ring_find_next(). */
 static ssize_t copy_next(struct relay_ring *ring, struct relay_ring_counts *counts, unsigned char *to, size_t size,
-                         struct frame frame, uint32_t *work)
+                         struct relay_frame frame, uint32_t *work)
 {
 	for (int laps = 0; laps < RELAY_RING_LAPPED_TRIES; laps++) {
 		uint32_t length = 0;
@@ -303,7 +295,7 @@ ssize_t relay_ring_read(struct relay_ring *ring, void *to, size_t size, uint64_t
 	if (err)
 		return err;
 	uint64_t before = counts.missed;
-	ssize_t result = copy_next(ring, &counts, to, size, (struct frame){0}, NULL);
+	ssize_t result = copy_next(ring, &counts, to, size, (struct relay_frame){0}, NULL);
 	if (missed)
 		*missed = counts.missed - before;
 	copy_end(ring, &counts);
@@ -318,16 +310,9 @@ uint64_t relay_ring_time(const struct relay_ring *ring)
 static ssize_t copy_framed(struct relay_ring *ring, struct relay_ring_counts *counts, unsigned char *to, size_t size,
                            uint32_t *work)
 {
-	const struct frame frame = frames[ring->geometry.framing];
+	const struct relay_frame frame = relay_frames[ring->geometry.framing];
 	ssize_t length = copy_next(ring, counts, to, size, frame, work);
-	if (length < 0)
-		return length;
-	uint32_t word = (uint32_t)length;
-	memcpy(to, &word, frame.before);
-	size_t end = frame.before + (size_t)length;
-	if (frame.behind && (!length || to[end - 1] != '\n'))
-		to[end++] = '\n';
-	return (ssize_t)end;
+	return length < 0 ? length : (ssize_t)relay_frame_put(frame, to, (size_t)length);
 }
 
 ssize_t relay_ring_read_framed(struct relay_ring *ring, void *to, size_t size, unsigned max)

@@ -11,7 +11,7 @@
  * A record that was consumed stays in memory until a producer reserves its room again. In a ring with `times`, producers
  * store only into reserved room, and at most one header behind the end of all reservations. So a copy of the record at pos
  * is intact if, after the copy, this end is at most size - RELAY_RING_HEADER_BYTES ahead of pos; in mode overwrite, if
- * `oldest` has not passed pos. If the copy is not intact, the reader goes on with the oldest
+ * `oldest` has not passed pos; without `times`, if no consumer has passed pos. If the copy is not intact, the reader goes on with the oldest
  * record that was neither consumed nor overwritten, and counts the records in between as missed.
  */
 #define _GNU_SOURCE
@@ -54,6 +54,13 @@ static bool is_intact(const struct relay_ring *ring, uint64_t pos)
 {
 	if (ring->mode == RELAY_OVERWRITE)
 		return !relay_ring_is_lapped(ring, pos);
+	/* Without `times`, a producer may store before it reserves, but only into room that consumers have left. Pairs with
+	 * the release in relay_ring_consumer_publish(): if the caller has loaded such a store, the next load of the
+	 * consumer position finds that it is behind pos. */
+	if (!ring->time_bytes) {
+		__atomic_thread_fence(__ATOMIC_ACQUIRE);
+		return !relay_ring_is_behind(pos, relay_ring_consumed(ring));
+	}
 	/* Pairs with relay_ring_take_place(), relay_rseq_ring_reserve() and relay_persist_ring_reserve(): a producer stores
 	 * into reserved room only after these. So if the caller has loaded such a store, the next load of the reserved
 	 * position finds the reservation. */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Reading a ring with `times` beside its consumer, without consuming; see ring/follow.c. */
+/* Reading a ring beside its consumer, without consuming; see ring/follow.c. */
 #ifndef RELAYFS_RING_FOLLOW_H
 #define RELAYFS_RING_FOLLOW_H
 

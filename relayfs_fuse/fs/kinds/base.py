@@ -116,6 +116,7 @@ class Stored(ABC, Generic[Memory]):
     memories: the open memory files of the mount (.channels/PATH/memN), by token
     written_field: the statistic that changes whenever a record is written
     closed: functions that the unmapper's thread calls after it has unmapped the memory and closed the file
+    has_exact_size: whether st_size of the relay file is exact, and not only as much as reads will return at most
     wakes_for_records: whether poll(2) reports each record, and not only finished sub-buffers
     rests_until: the time, by trio's clock, before which the buffer is not armed again to be woken for the next record;
         None: it can be armed at any time
@@ -123,6 +124,7 @@ class Stored(ABC, Generic[Memory]):
 
     written_field: ClassVar[str]
     closed: tuple[Callable[[], object], ...] = ()
+    has_exact_size = True
     wakes_for_records = False
     rests_until: float | None = None
 

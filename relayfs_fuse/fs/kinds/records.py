@@ -36,6 +36,7 @@ class StoredRecords(Stored[Memory]):
     """
 
     readers: list[RecordHandle]
+    has_exact_size = False
 
     def __init__(self, channel: StoredChannel, index: int, buffer: Memory) -> None:
         super().__init__(channel, index, buffer)

@@ -16,6 +16,7 @@ import trio
 from relayfs_fuse import native
 from relayfs_fuse.fs import tap
 from relayfs_fuse.fs.kinds.base import RECORD_MAX
+from relayfs_fuse.fs.requests.turns import Turns
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -38,10 +39,12 @@ class Streams:
     """Reads and writes of relay files.
 
     waiting: tells when a buffer has data
+    peeks: lets one read of each open file peekN go on at a time, by the number of its handle
     """
 
     def __init__(self, waiting: Waiting) -> None:
         self.waiting = waiting
+        self.peeks = Turns()
         self._sleeping: dict[int, trio.CancelScope] = {}
 
     async def serve_interrupts(self) -> None:
@@ -99,6 +102,11 @@ class Streams:
                 raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
             await trio.sleep(pause)
             pause = min(pause * 2, BUSY_LAST_S)
+
+    @staticmethod
+    async def let_others_run() -> None:
+        """Let other requests be answered, and a read that was interrupted be cancelled."""
+        await trio.lowlevel.checkpoint()
 
     async def write(self, stored: Stored[Any], data: bytes, request: tap.Request) -> None:
         """Write one record.

@@ -1,0 +1,95 @@
+"""Open files peekN: what was unread in a buffer when the file was opened. Reading them consumes nothing.
+
+They have the bytes that the relay file would return. A program may read them at any offset: a read before the last
+bytes, which are kept, copies the data again from the beginning. Data that was overwritten or consumed before it was
+copied is not there, and offsets count what was read. So a read fails with ESPIPE if data before its offset cannot be
+copied again.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from relayfs_fuse.fs.kinds.base import BLOCK_SIZE
+from relayfs_fuse.fs.kinds.handles import Handle
+
+if TYPE_CHECKING:
+    from relayfs_fuse.fs import tap
+    from relayfs_fuse.fs.kinds.base import Stored
+    from relayfs_fuse.fs.opener import Opening
+    from relayfs_fuse.fs.requests.acts import Acts
+    from relayfs_fuse.fs.requests.streams import Streams
+    from relayfs_fuse.native.memory import Peek
+
+# How many of the bytes before the next one are kept.
+KEPT_BYTES = 64 << 10
+
+
+class PeekHandle(Handle):
+    """An open file; OSError: EBADMSG.
+
+    stored: the buffer
+    """
+
+    def __init__(self, stored: Stored[Any], opening: Opening) -> None:
+        super().__init__(opening)
+        self._stored = stored
+        self._peek: Peek = stored.buffer.peek()
+        self._end = 0  # the offset of the next byte to copy
+        self._kept = bytearray()  # the bytes before it, which include the rest of a record that was read in part
+
+    @property
+    def kept_bytes(self) -> int:
+        """The number of bytes that are kept."""
+        return len(self._kept)
+
+    def drop_kept(self) -> None:
+        """Free them; if they are read again, they are copied again."""
+        self._kept.clear()
+
+    async def read(self, acts: Acts, offset: int, size: int, request: tap.Request) -> bytes:
+        """Return data at an offset; b"": it is at the end or after it. OSError: ESPIPE, EINTR, EBADMSG."""
+        return await acts.streams.interruptible(partial(self._read, acts.streams, offset, size, request), request)
+
+    async def _read(self, streams: Streams, offset: int, size: int, request: tap.Request) -> bytes:
+        async with streams.peeks.of(self.number):
+            return await self._read_in_turn(streams, offset, size, not request.nonblocking)
+
+    async def _read_in_turn(self, streams: Streams, offset: int, size: int, may_sleep: bool) -> bytes:
+        if offset < self._end - len(self._kept):
+            self._peek.rewind()
+            self._end = 0
+            self._kept.clear()
+        # Programs take a read that returns less for the last one.
+        while self._end < offset + size:
+            data = await streams.when_free(lambda: self._copy(size), may_sleep)
+            if offset > self._end and self._peek.has_skipped:
+                raise OSError(errno.ESPIPE, os.strerror(errno.ESPIPE))
+            if not data:
+                break
+            self._end += len(data)
+            self._kept += data
+            del self._kept[: -max(KEPT_BYTES, self._end - offset)]
+            await streams.let_others_run()
+        if offset >= self._end:
+            return b""
+        begin = len(self._kept) - (self._end - offset)
+        return bytes(self._kept[begin : begin + size])
+
+    def _copy(self, size: int) -> bytes:
+        """Return the next data: at most `size` bytes, unless a record is longer."""
+        while True:
+            try:
+                return self._peek.copy(size)
+            except OSError as error:
+                if error.errno != errno.EMSGSIZE or size > self._stored.channel.stats.file_bytes:
+                    self._stored.note(error)
+                    raise
+            size = max(2 * size, BLOCK_SIZE)
+
+    async def close(self, acts: Acts) -> None:
+        """Free the peek."""
+        self._peek.close()
