@@ -6,9 +6,9 @@ import errno
 import os
 from typing import TYPE_CHECKING, TypeVar
 
+from relayfs_fuse import explain
 from relayfs_fuse.cli.channel import channels_in
 from relayfs_fuse.errors import RelayError
-from relayfs_fuse.explain import mounts_of
 from relayfs_fuse.native import ChannelHandle
 from relayfs_fuse.native.ring import RingsHandle
 from relayfs_fuse.reading.source import find_mount
@@ -22,24 +22,28 @@ Result = TypeVar("Result")
 _NONE_THERE = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EINVAL)
 
 
-def open_first(what: str, mount: str | None, open_it: Callable[[str], Result]) -> Result:
+def open_first(what: str, mount: str | None, open_it: Callable[[str, str], Result]) -> Result:
     """Return what a function opens at the channel PATH or MNT/PATH; RelayError: there is no such channel.
 
     mount: as for find_mount()
-    open_it: is called with the path of the channel's files without the number; OSError
+    open_it: is called with the mount and the channel's path in it; OSError
     """
     for root, path in _places(what, mount):
         try:
-            return open_it(os.path.join(root, path))
+            return open_it(root, path)
         except OSError as error:
             if error.errno not in _NONE_THERE or not path:
                 raise
+    what_it_is = explain.what_it_is(os.path.join(root, path))
+    if what_it_is is not None:
+        raise RelayError(f"{path} in {root} is {what_it_is}")
     there_are = channels_in(root)
     raise RelayError(f"there is no channel {path} in {root}; {there_are or 'there is none at all'}")
 
 
-def open_to_write(path: str) -> ChannelHandle | RingsHandle:
+def open_to_write(mount: str, path: str) -> ChannelHandle | RingsHandle:
     """Open a channel, of either type; OSError."""
+    path = os.path.join(mount, path)
     try:
         return ChannelHandle(path)
     except OSError as error:
@@ -50,11 +54,15 @@ def open_to_write(path: str) -> ChannelHandle | RingsHandle:
 
 def _places(what: str, mount: str | None) -> Iterator[tuple[str, str]]:
     """Yield where it may be: a mount, and the path in it."""
+    if os.path.isabs(what):
+        place = next(explain.mounts_of(what), None)
+        if place is None:
+            raise RelayError(f"{what} is in no mount of relayfs")
+        yield place
+        return
     if mount is None and "/" in what:
-        yield from mounts_of(what)
-        if os.path.isabs(what):
-            return
-    place = find_mount(mount)
-    if place is None:
+        yield from explain.mounts_of(what)
+    root = find_mount(mount)
+    if root is None:
         raise RelayError("no relayfs is mounted; --mount tells which one to use")
-    yield place, what
+    yield root, what

@@ -165,7 +165,8 @@ class RingsHandle(library.Handle):
     def _overwrites(self, path: str) -> bool:
         stats = ffi.new("struct relay_ring_stats *")
         result = int(lib.relay_ring_stats(self._open.ring[0], stats))
-        if result != -errno.EOPNOTSUPP:  # not mapped: next() raises if the ring cannot be read
+        self.is_mapped = result != -errno.EOPNOTSUPP
+        if self.is_mapped:  # otherwise next() raises if the ring cannot be read
             check(result, path)
         return bool(stats.mode == constants.MODE_OVERWRITE)
 
@@ -236,6 +237,17 @@ class RingsHandle(library.Handle):
         if got == -errno.EAGAIN:
             return None, int(self._missed[0])
         return bytes(ffi.buffer(data, check(got))), int(self._missed[0])
+
+    def read_framed(self, index: int, size: int) -> bytes | None:
+        """Copy and consume whole records of one ring, framed as read(2) returns them; b"": none; None: it has ended.
+
+        size: the most bytes. OSError: EMSGSIZE, the first record is longer; EOPNOTSUPP: the ring is not mapped
+        """
+        data = ffi.new("char[]", size)
+        got = int(lib.relay_ring_read_framed(self._open.ring[index], data, size, 0))
+        if got in (-errno.EAGAIN, -errno.EPIPE):
+            return None if got == -errno.EPIPE else b""
+        return bytes(ffi.buffer(data, check(got)))
 
     def wait(self, timeout_ms: int) -> bool:
         """Sleep until a ring has a record, is closed or damaged."""

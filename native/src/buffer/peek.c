@@ -29,7 +29,7 @@ struct relay_peek {
 	uint64_t head, head_records, produced; /* the end of what is to be copied */
 	uint64_t first_holes, holes;           /* relay_n_holes() of the consumer when it was not after `first`, `at` */
 	uint32_t resets;                       /* relay_control.resets, to which the other fields belong */
-	bool has_skipped;
+	bool has_skipped, was_reset;
 };
 
 static uint32_t resets_of(const struct rchan_buf *buf)
@@ -201,7 +201,9 @@ ssize_t relay_buf_peek_copy(struct relay_peek *peek, void *to, size_t size)
 int relay_buf_peek_more(struct relay_peek *peek)
 {
 	pthread_mutex_lock(&peek->buf->walking);
-	int err = resets_of(peek->buf) == peek->resets ? see_end(peek) : begin(peek);
+	bool was_reset = resets_of(peek->buf) != peek->resets;
+	peek->was_reset |= was_reset;
+	int err = was_reset ? begin(peek) : see_end(peek);
 	pthread_mutex_unlock(&peek->buf->walking);
 	return err;
 }
@@ -215,7 +217,7 @@ void relay_buf_peek_rewind(struct relay_peek *peek)
 
 int relay_buf_peek_has_skipped(const struct relay_peek *peek)
 {
-	return peek->has_skipped;
+	return peek->has_skipped || peek->was_reset;
 }
 
 void relay_buf_peek_close(struct relay_peek *peek)

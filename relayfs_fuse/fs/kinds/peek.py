@@ -1,6 +1,7 @@
 """Open files peekN: what was unread in a buffer when the file was opened. Reading them consumes nothing.
 
-They have the bytes that the relay file would return. A program may read them at any offset: a read before the last
+They have the bytes that the relay file would return. A read at the end returns nothing once; the reads behind it go on
+with what was written since. A program may read them at any offset: a read before the last
 bytes, which are kept, copies the data again from the beginning. Data that was overwritten or consumed before it was
 copied is not there, and offsets count what was read. So a read fails with ESPIPE if data before its offset cannot be
 copied again.
@@ -13,10 +14,13 @@ import os
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from relayfs_fuse.fs.kinds.base import BLOCK_SIZE
+from relayfs_fuse import native
+from relayfs_fuse.fs.kinds.base import BLOCK_SIZE, GONE, READABLE
 from relayfs_fuse.fs.kinds.handles import Handle
 
 if TYPE_CHECKING:
+    import pyfuse3
+
     from relayfs_fuse.fs import tap
     from relayfs_fuse.fs.kinds.base import Stored
     from relayfs_fuse.fs.opener import Opening
@@ -39,6 +43,7 @@ class PeekHandle(Handle):
         self._stored = stored
         self._peek: Peek = stored.buffer.peek()
         self._end = 0  # the offset of the next byte to copy
+        self._has_ended = False  # the last read has found the end
         self._kept = bytearray()  # the bytes before it, which include the rest of a record that was read in part
 
     @property
@@ -63,6 +68,9 @@ class PeekHandle(Handle):
             self._peek.rewind()
             self._end = 0
             self._kept.clear()
+        if self._has_ended and offset == self._end:
+            self._peek.more()
+        self._has_ended = False
         # Programs take a read that returns less for the last one.
         while self._end < offset + size:
             data = await streams.when_free(lambda: self._copy(size), may_sleep)
@@ -75,9 +83,14 @@ class PeekHandle(Handle):
             del self._kept[: -max(KEPT_BYTES, self._end - offset)]
             await streams.let_others_run()
         if offset >= self._end:
+            self._has_ended = True
             return b""
         begin = len(self._kept) - (self._end - offset)
         return bytes(self._kept[begin : begin + size])
+
+    def poll(self, acts: Acts, notify: pyfuse3.PollHandle | None) -> int:
+        """Return the events that hold now: a read never waits; after the channel was removed, all is read."""
+        return READABLE | (GONE if self._stored.buffer.state() & native.IS_CLOSED else 0)
 
     def _copy(self, size: int) -> bytes:
         """Return the next data: at most `size` bytes, unless a record is longer."""

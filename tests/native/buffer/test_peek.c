@@ -5,10 +5,12 @@
 #include "random.h"
 
 #include <errno.h>
+#include <signal.h>
+#include <sys/mman.h>
 
 SCHEMES(rseq, lockless);
 
-enum { SUBBUF = 40, N_SUBBUFS = 4, RECORD = 10 };
+enum { SUBBUF = 40, N_SUBBUFS = 4, RECORD = 10, PAGE = 4096 };
 
 DEFINE_AUTOPTR(relay_peek, relay_buf_peek_close)
 
@@ -218,4 +220,42 @@ TEST(packets_have_no_peeks)
 	errno = 0;
 	CHECK(!relay_buf_peek_open(buf));
 	CHECK_EQ(errno, EINVAL);
+}
+
+static struct {
+	struct rchan_buf *buf; /* another mapping of the buffer */
+	char *pages;
+} faulting;
+
+/* The first half of the data was copied. */
+static void overwrite_on_fault(int signal)
+{
+	(void)signal;
+	CHECK_EQ(mprotect(faulting.pages + PAGE, PAGE, PROT_READ | PROT_WRITE), 0);
+	drain(faulting.buf);
+	CHECK_EQ(write_each(faulting.buf, "ABCDEFGH", RECORD), 0);
+}
+
+TEST(what_is_overwritten_while_it_is_copied_is_not_returned)
+{
+	const uint32_t modes[] = {RELAY_NO_OVERWRITE, RELAY_OVERWRITE};
+	struct sigaction action = {.sa_handler = overwrite_on_fault};
+
+	CHECK_EQ(sigaction(SIGSEGV, &action, NULL), 0);
+	for (size_t i = 0; i < 2; i++) {
+		AUTOPTR(rchan_buf) buf = make_buf(SUBBUF, N_SUBBUFS, modes[i]);
+		AUTOPTR(rchan_buf) other = open_again(buf);
+		faulting.buf = other;
+		faulting.pages = mmap(NULL, 2 * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+		CHECK(faulting.pages != MAP_FAILED);
+		CHECK_EQ(write_each(buf, "abcdefghijklmnop", RECORD), 0);
+		AUTOPTR(relay_peek) peek = peek_of(buf);
+		CHECK_EQ(mprotect(faulting.pages + PAGE, PAGE, PROT_NONE), 0);
+		char *to = faulting.pages + PAGE - RECORD;
+		ssize_t got = relay_buf_peek_copy(peek, to, 2 * RECORD);
+		/* All was consumed before it was overwritten; in mode overwrite, too. */
+		CHECK_EQ(got, 0);
+		CHECK_EQ(relay_buf_peek_has_skipped(peek), 1);
+		munmap(faulting.pages, 2 * PAGE);
+	}
 }

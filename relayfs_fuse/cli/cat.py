@@ -1,0 +1,219 @@
+"""relayctl cat: write what is unread in all buffers of a channel to the standard output."""
+
+from __future__ import annotations
+
+import errno
+import os
+import select
+import time
+from abc import abstractmethod
+from contextlib import ExitStack, suppress
+from functools import partial
+from typing import TYPE_CHECKING
+
+import click
+
+from relayfs_fuse.cli.common import check_stdout, mount_option
+from relayfs_fuse.cli.lines import Lines, Stopped
+from relayfs_fuse.cli.opened import open_first
+from relayfs_fuse.errors import RelayError
+from relayfs_fuse.native import ReaderHandle
+from relayfs_fuse.native.library import Closing
+from relayfs_fuse.native.ring import RingsHandle
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+# The first and the longest pause after a round that has found nothing.
+_PAUSE_FIRST_S = 0.001
+_PAUSE_LAST_S = 0.025
+# How long to try if another reader is at work in a buffer.
+_BUSY_S = 10.0
+_BLOCK_BYTES = 256 << 10
+
+
+class Source(Closing):
+    """A buffer, or a file of the mount, that is read piece by piece.
+
+    is_over: whether there will be no more
+    """
+
+    is_over = False
+
+    @abstractmethod
+    def pass_on(self, write: Callable[[memoryview], None]) -> bool:
+        """Write the next piece and consume it; False: there is none now. OSError: EBUSY, another reader is at work."""
+
+
+class BufferSource(Source):
+    """A relay file, which is read without a copy.
+
+    relay_file: its path
+    copies: whether writers may overwrite a piece while it is written; then a copy that is intact is written
+    """
+
+    def __init__(self, relay_file: str, *, copies: bool) -> None:
+        self._reader = ReaderHandle(relay_file)
+        self._copies = copies
+
+    def close(self) -> None:
+        """Close it; a piece that was not written as a whole stays unread."""
+        self._reader.close()
+
+    def pass_on(self, write: Callable[[memoryview], None]) -> bool:
+        """Write the next piece, and consume it."""
+        piece = self._reader.next(0)
+        if piece is None:
+            self.is_over = self._reader.finished()
+            return False
+        if not self._copies:
+            write(piece)
+            self._reader.done()
+            return True
+        copy = bytes(piece)
+        try:
+            self._reader.done()
+        except OSError as error:
+            if error.errno != errno.EOVERFLOW:
+                raise
+            return True  # it counts as overwritten
+        write(memoryview(copy))
+        return True
+
+
+class RingSource(Source):
+    """A ring.
+
+    rings: all rings of the channel, which stay the caller's
+    index: which of them
+    """
+
+    def __init__(self, rings: RingsHandle, index: int) -> None:
+        self._rings = rings
+        self._index = index
+        self._size = _BLOCK_BYTES
+
+    def close(self) -> None:
+        """Do nothing."""
+
+    def pass_on(self, write: Callable[[memoryview], None]) -> bool:
+        """Consume the next records, and write them."""
+        try:
+            records = self._rings.read_framed(self._index, self._size)
+        except OSError as error:
+            if error.errno != errno.EMSGSIZE:
+                raise
+            self._size *= 2
+            return True
+        self.is_over = records is None
+        write(memoryview(records or b""))
+        return bool(records)
+
+
+class FileSource(Source):
+    """A file of the mount: peekN, merged, or the relay file of a ring that cannot be mapped.
+
+    path: its path
+    follows: whether to go on at its end, until the channel is removed
+    """
+
+    def __init__(self, path: str, *, follows: bool) -> None:
+        self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | (os.O_NONBLOCK if follows else 0))
+        self._poll = select.poll() if follows else None
+        if self._poll is not None:
+            self._poll.register(self._descriptor, select.POLLIN)
+
+    def close(self) -> None:
+        """Close it."""
+        os.close(self._descriptor)
+
+    def pass_on(self, write: Callable[[memoryview], None]) -> bool:
+        """Write what is there."""
+        # A file `merged` that was polled shows no end. After the removal there is what was written before.
+        events = 0 if self._poll is None else sum(bits for _, bits in self._poll.poll(0))
+        data = b""
+        with suppress(BlockingIOError):
+            data = os.read(self._descriptor, _BLOCK_BYTES)
+        self.is_over = not data and (self._poll is None or bool(events & (select.POLLHUP | select.POLLERR)))
+        write(memoryview(data))
+        return bool(data)
+
+
+def _open(stack: ExitStack, way: str, follows: bool, mount: str, path: str) -> list[Source]:
+    """Open all buffers of a channel; way: "consume", "peek" or "merge". OSError: ENOENT, there is no such channel."""
+    shown, relay_file = os.path.join(mount, ".channels", path), os.path.join(mount, path)
+    kind, n, mode = (_text(os.path.join(shown, name)) for name in ("type", "n_buffers", "mode"))
+    numbers = range(int(n))
+    relay_files = [relay_file] if os.path.isfile(relay_file) else [f"{relay_file}{number}" for number in numbers]
+    if way == "merge":
+        if _text(os.path.join(shown, "times")) == "none":
+            raise RelayError(f"the records of {path} have no times, so they have no order; make it with times=mono")
+        sources: list[Source] = [FileSource(os.path.join(shown, "merged"), follows=follows)]
+    elif way == "peek":
+        sources = [FileSource(os.path.join(shown, f"peek{number}"), follows=follows) for number in numbers]
+    elif kind == "relay":
+        sources = [BufferSource(file, copies=mode != "no-overwrite") for file in relay_files]
+    else:
+        rings = RingsHandle(relay_file)
+        stack.callback(rings.close)
+        sources = [RingSource(rings, number) for number in numbers] if rings.is_mapped else []
+        sources = sources or [FileSource(file, follows=follows) for file in relay_files]
+    for source in sources:
+        stack.enter_context(source)
+    return sources
+
+
+def _text(path: str) -> str:
+    with open(path) as file:
+        return file.read().strip()
+
+
+def _pass_on(source: Source, out: Lines) -> bool:
+    """Pass on a piece; if another reader is at work, try again for a while."""
+    deadline = time.monotonic() + _BUSY_S
+    while True:
+        try:
+            return source.pass_on(out.write)
+        except OSError as error:
+            if error.errno != errno.EBUSY or time.monotonic() > deadline:
+                raise
+        if out.is_told_to_end:
+            return False
+        time.sleep(_PAUSE_FIRST_S)
+
+
+def _drain(sources: list[Source], out: Lines) -> None:
+    for source in sources:
+        while not (source.is_over or out.is_told_to_end) and _pass_on(source, out):
+            pass
+
+
+def _follow(sources: list[Source], out: Lines) -> None:
+    pause_s = _PAUSE_FIRST_S
+    while sources and not out.is_told_to_end:
+        if sum(_pass_on(source, out) for source in sources):
+            pause_s = _PAUSE_FIRST_S
+        else:
+            out.wait(pause_s, None)
+            pause_s = min(2 * pause_s, _PAUSE_LAST_S)
+        sources = [source for source in sources if not source.is_over]
+
+
+@click.command()
+@click.argument("channel")
+@mount_option
+@click.option("-f", "--follow", is_flag=True, help="Then go on, until ^C or the channel is removed.")
+@click.option("--merge", is_flag=True, help="Write the records in the order of their times, and consume nothing.")
+@click.option("--peek", is_flag=True, help="Consume nothing.")
+def cat(channel: str, mount: str | None, follow: bool, merge: bool, peek: bool) -> None:
+    """Write what is unread in all buffers of CHANNEL to the standard output, and consume it.
+
+    CHANNEL is PATH or MNT/PATH. --merge is for channels that were made with times=mono or times=tsc.
+    """
+    check_stdout()
+    way = "merge" if merge else "peek" if peek else "consume"
+    # A signal, or a reader that closes the pipe, ends the command without an error.
+    with ExitStack() as stack, Lines(None, handles_signals=True) as out, suppress(Stopped, BrokenPipeError):
+        sources = open_first(channel, mount, partial(_open, stack, way, follow))
+        with out.showing():
+            (_follow if follow else _drain)(sources, out)

@@ -1,0 +1,153 @@
+"""relayctl cat: all buffers of a channel, consumed or not, at once or while programs write."""
+
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from forking import RELAYCTL, run, start
+from mounts import DEADLINE_S, NOBODY, Mount, wait_until
+from tracing import relayctl
+
+from relayfs_fuse import Channel, Ring
+
+pytestmark = pytest.mark.one_mount
+
+KINDS = {
+    "relay": "subbuf_size=4K",
+    "bulk": "delivery=bulk",
+    "overwrite": "mode=overwrite buffers=single",
+    "timed": "times=mono",
+    "rings": "type=ring buffers=percpu times=mono",
+    "length": "type=ring framing=length",
+}
+
+
+def write(channel: Path, *records: bytes) -> None:
+    """Write records in turn on the first and the last CPU."""
+    is_ring = Path(f"{channel.parents[1]}/.channels/app/{channel.name}/ring_size").exists()
+    cpus = os.sched_getaffinity(0)
+    with Ring(channel) if is_ring else Channel(channel) as opened:
+        for i, record in enumerate(records):
+            os.sched_setaffinity(0, {max(cpus) if i % 2 else min(cpus)})
+            (opened.output if is_ring else opened.write)(record)
+    os.sched_setaffinity(0, cpus)
+
+
+def cat(mount: Mount, *arguments: object) -> bytes:
+    command = [RELAYCTL, "cat", *map(str, arguments), "--mount", mount.path]
+    done = run(command, capture_output=True, timeout=DEADLINE_S)
+    assert (done.returncode, done.stderr) == (0, b"")
+    return done.stdout
+
+
+@contextmanager
+def following(mount: Mount, tmp_path: Path, *arguments: str) -> Iterator[tuple[subprocess.Popen, Path]]:
+    out = tmp_path / "out"
+    command = [RELAYCTL, "cat", "app/cpu", "--follow", *arguments, "--mount", mount.path]
+    with out.open("wb") as file, start(command, stdout=file, stderr=subprocess.PIPE) as process:
+        try:
+            yield process, out
+            assert process.wait(DEADLINE_S) == 0
+            assert process.stderr is not None
+            assert process.stderr.read() == b""
+        finally:
+            process.kill()
+
+
+@pytest.mark.parametrize("options", KINDS.values(), ids=KINDS)
+def test_it_has_what_cat_has_of_all_relay_files(mount: Mount, options: str) -> None:
+    channel = mount.create("app/cpu", options)
+    records = [b"%d\n" % i * (i % 30 + 1) for i in range(500)]
+    write(channel, *records)
+    relay_files = sorted(path for path in channel.parent.iterdir() if path.name.startswith("cpu"))
+    peeked = cat(mount, "app/cpu", "--peek")
+    assert mount.shown("app/cpu", "read_bytes") == "0"
+    assert cat(mount, channel) == peeked
+    assert cat(mount, "app/cpu") == cat(mount, "app/cpu", "--peek") == b""
+    assert int(mount.shown("app/cpu", "read_records")) == len(records)
+    write(channel, *records)
+    assert b"".join(path.read_bytes() for path in relay_files) == peeked
+
+
+def test_records_with_times_are_merged(mount: Mount) -> None:
+    records = [b"%d\n" % i for i in range(100)]
+    for name, options in (("relay", "times=tsc"), ("rings", KINDS["rings"])):
+        write(mount.create(f"app/{name}", options), *records)
+        for _ in range(2):
+            assert cat(mount, f"app/{name}", "--merge") == b"".join(records)
+    mount.create("app/cpu")
+    done = relayctl("cat", "app/cpu", "--merge", "--mount", mount.path)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "the records of app/cpu have no times" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "way"),
+    [(KINDS[kind], way) for kind in ("timed", "rings", "bulk") for way in ("", "--peek", "--merge")][:-1],
+)
+def test_it_follows_a_channel_to_its_end(mount: Mount, tmp_path: Path, options: str, way: str) -> None:
+    channel = mount.create("app/cpu", options)
+    records = [b"%d\n" % i for i in range(200)]
+    write(channel, *records[:100])
+    with following(mount, tmp_path, *([way] if way else [])) as (_, out):
+        wait_until(lambda: len(out.read_bytes().splitlines()) == 100, lambda: f"{out.read_bytes()!r}")
+        write(channel, *records[100:])
+        mount.command("remove app/cpu")
+    lines = out.read_bytes().splitlines(keepends=True)
+    assert (lines if way == "--merge" else sorted(lines, key=int)) == records
+
+
+def test_a_signal_or_a_reader_that_has_gone_ends_it_and_loses_nothing(mount: Mount, tmp_path: Path) -> None:
+    channel = mount.create("app/cpu", "buffers=single")
+    write(channel, b"one\n")
+    with following(mount, tmp_path) as (process, out):
+        wait_until(lambda: out.read_bytes() == b"one\n", "the record")
+        process.send_signal(signal.SIGINT)
+    # Nobody reads the pipe, which is full before the first sub-buffer was written. What was not written stays.
+    lines = [b"%099d\n" % i for i in range(5000)]
+    write(channel, *lines)
+    script = '"$@" | head -n 1; echo "${PIPESTATUS[*]}"'
+    command = ["bash", "-c", script, "-", RELAYCTL, "cat", str(channel)]
+    done = subprocess.run(command, capture_output=True, timeout=DEADLINE_S, check=False)
+    assert (done.stdout, done.stderr) == (lines[0] + b"0 0\n", b"")
+    left = channel.read_bytes().splitlines(keepends=True)
+    assert len(left) > 3000
+    assert left == lines[-len(left) :]
+
+
+def test_what_is_overwritten_meanwhile_is_not_written(mount: Mount, tmp_path: Path) -> None:
+    channel = mount.create("app/cpu", "buffers=single mode=overwrite subbuf_size=4K n_subbufs=4")
+    with following(mount, tmp_path) as (process, out), Channel(channel) as opened:
+        for begin in range(0, 100_000, 1000):
+            opened.write_many([b"%06d " % i * 8 + b"\n" for i in range(begin, begin + 1000)])
+        wait_until(lambda: out.read_bytes().endswith(b"099999 \n"), "the last record")
+        process.send_signal(signal.SIGTERM)
+    lines = out.read_bytes().splitlines()
+    assert all(line == line[:7] * 8 for line in lines)
+    numbers = [int(line[:6]) for line in lines]
+    assert numbers == sorted(set(numbers))
+
+
+def test_it_says_what_it_cannot_read(mount: Mount) -> None:
+    mount.create("app/cpu", "perm=0600")
+    for name, said in (
+        ("app/cp", f"there is no channel app/cp in {mount.path}; channels: app/cpu"),
+        ("app/cpu0", f"app/cpu0 in {mount.path} is a relay file, for Reader and relay_reader_open(); its channel is"),
+        ("app", f"app in {mount.path} is a directory, and no channel"),
+    ):
+        done = relayctl("cat", name, "--mount", mount.path)
+        assert (done.returncode, done.stdout) == (1, "")
+        assert done.stderr.startswith(f"relayctl: {said}")
+    if os.geteuid() == 0:
+        mount.path.parent.chmod(0o755)
+        command = [RELAYCTL, "cat", mount.path / "app/cpu"]
+        for more in ([], ["--peek"]):
+            done = subprocess.run(
+                [*command, *more], user=NOBODY, group=NOBODY, extra_groups=[], capture_output=True, text=True,
+                timeout=DEADLINE_S, check=False,
+            )  # fmt: skip
+            assert (done.returncode, done.stdout, "Permission denied" in done.stderr) == (1, "", True)
