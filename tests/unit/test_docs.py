@@ -238,6 +238,10 @@ def test_man_page_declares_functions_as_the_headers_do(name, page):
             assert re.sub(r"\s+|(K|RELAY_)LOG_CHECKED", "", documented(text)) in compact, text
 
 
+def test_the_pictures_are_small():
+    assert sum(path.stat().st_size for path in (ROOT / "docs/pictures").iterdir()) <= 250_000
+
+
 def test_man_page_shows_the_example():
     example = section("librelayfs.3", "EXAMPLES").partition(".EX\n")[2].partition(".EE")[0]
     shown = example.replace("\\e", "\\").replace("\\&", "")

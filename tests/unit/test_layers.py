@@ -31,8 +31,8 @@ PYTHON_LAYERS = [
     {"cli"},
 ]
 
-# The rooms of native/src. Those of one rank do not know each other.
-C_ROOMS = [
+# The layers of native/src, its folders. Those of one rank do not know each other.
+C_LAYERS = [
     {"base"},
     {"store"},
     {"buffer", "ring"},
@@ -144,17 +144,17 @@ def c_includes(path: Path) -> Iterator[tuple[str, bool]]:
         yield name, found["public"] is not None or found["own"].startswith("relayfs/")
 
 
-def c_rank(room: str) -> int:
-    for rank, rooms in enumerate(C_ROOMS):
-        if room in rooms:
+def c_rank(layer: str) -> int:
+    for rank, layers in enumerate(C_LAYERS):
+        if layer in layers:
             return rank
-    pytest.fail(f"native/src/{room} has no place in C_ROOMS")
+    pytest.fail(f"native/src/{layer} has no place in C_LAYERS")
 
 
 def c_modules() -> dict[str, set[str]]:
-    """What the modules of the library, each "room/module" of its .h and .c, include of each other.
+    """What the modules of the library, each "layer/module" of its .h and .c, include of each other.
 
-    Installed headers have no room: whoever implements or uses an API may include it.
+    Installed headers have no layer: whoever implements or uses an API may include it.
     """
     graph: dict[str, set[str]] = {}
     for path in (NATIVE / "src").rglob("*.[ch]"):
@@ -164,16 +164,16 @@ def c_modules() -> dict[str, set[str]]:
     return graph
 
 
-def room_of(module: str) -> str:
+def layer_of(module: str) -> str:
     return module.partition("/")[0]
 
 
-def test_rooms_include_only_from_their_left():
+def test_layers_include_only_from_their_left():
     wrong = [
         f"{module} includes {other}"
         for module, others in c_modules().items()
         for other in others
-        if room_of(other) != room_of(module) and c_rank(room_of(other)) >= c_rank(room_of(module))
+        if layer_of(other) != layer_of(module) and c_rank(layer_of(other)) >= c_rank(layer_of(module))
     ]
     assert not wrong
 

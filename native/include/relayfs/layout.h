@@ -329,6 +329,7 @@ struct relay_control {
 	RELAY_LINE uint64_t notes_told; /* removed since creation. Writer: the maker's thread */
 };
 
+RELAY_STATIC_ASSERT(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "all formats are little-endian");
 RELAY_STATIC_ASSERT(sizeof(struct relay_latch) == 32, "part of the format");
 RELAY_STATIC_ASSERT(sizeof(struct relay_claim) == RELAY_CLAIM_BYTES, "one line per claim");
 RELAY_STATIC_ASSERT(offsetof(struct relay_claim, owner) == RELAY_CLAIM_OWNER_AT, "one offset for buffers and rings");

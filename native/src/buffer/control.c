@@ -91,7 +91,7 @@ static int clear(struct rchan_buf *buf)
 		__atomic_store_n(&relay_pos_entry(buf, 0)->start_records, 0, __ATOMIC_RELAXED);
 		__atomic_store_n(&relay_pos_entry(buf, 0)->start_bytes, 0, __ATOMIC_RELAXED);
 	}
-	for (int i = 0; !err && i < 3; i++)
+	for (size_t i = 0; !err && i < sizeof(losses) / sizeof(losses[0]); i++)
 		err = change_head(buf, losses[i], make_zero);
 	return err;
 }

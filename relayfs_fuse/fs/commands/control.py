@@ -6,7 +6,8 @@
     trace ...                      see trace_control.py
 
 Words are separated by spaces or tabs. Empty lines and lines that begin with `#` are ignored. This module checks the
-syntax of a line and the values of options; channel.py checks whether PATH exists.
+syntax of a line and the values of options; channel.py checks whether PATH exists. The options of `create` are in
+native/src/store/options.c, in a table for each type of channel.
 """
 
 from __future__ import annotations
