@@ -43,7 +43,7 @@ TOKEN = re.compile(f"[0-9a-f]{{{2 * TOKEN_BYTES}}}")
 
 
 class HoldFile(TextFile):
-    """The file memN.TOKEN: while a program maps it, the memory file that the program has closed stays open here.
+    """memN.TOKEN: as long as a program maps it, the server keeps the memory file open that the program has closed.
 
     native/src/buffer/open.h says why programs need that. Only the user who opened the memory file may open this one.
 

@@ -29,7 +29,7 @@ _SHARED = ("counters", "names")
 
 
 class CounterFile(MappedFile):
-    """One of these files; OSError if the file of the store cannot be opened.
+    """A file of .counters; OSError if the file of the store cannot be opened.
 
     path: the file of the store
     number: the inode number of that file

@@ -176,8 +176,8 @@ class Counters:
         self.requests = Requests()
         self._names: tuple[int, bytes] = (-1, b"")
         self._instances = self._known_instances()
-        # The channels whose statistics could not be added; and whether none were removed since, so that it would fail
-        # again.
+        # _without: channels whose statistics found no room. _is_full: none was removed since, so trying again would
+        # fail.
         self._without: set[str] = set()
         self._is_full = False
         # Before any program can add a name to group `relayfs`, which belongs to the owner of its first name.

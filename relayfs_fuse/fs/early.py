@@ -16,14 +16,14 @@ import re
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from relayfs_fuse.tracefiles import ctf
+
 if TYPE_CHECKING:
     from relayfs_fuse.native.trace import Trace
 
 log = logging.getLogger(__name__)
 
 EARLY_NAME = ".early"
-# Bytes that are enough for the first line of .events.
-_LINE_BYTES = 1024
 # The number of names that are tried for a directory whose name is taken in the trace.
 _MAX_TRIES = 10000
 
@@ -64,7 +64,7 @@ def _set_trace(path: str, trace: Trace) -> None:
     """Write the trace's id and clocks into the first line of .events, in place; processes only append to the file."""
     descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     try:
-        line = os.pread(descriptor, _LINE_BYTES, 0).partition(b"\n")[0]
+        line = os.pread(descriptor, ctf.LINE_BYTES, 0).partition(b"\n")[0]
         made = trace.made
         for key, number in (("id", trace.id), ("tsc", made.ticks), ("mono", made.mono_ns), ("real", made.real_ns)):
             line = re.sub(rb" %s=\d{20} " % key.encode(), b" %s=%020d " % (key.encode(), number), line, count=1)

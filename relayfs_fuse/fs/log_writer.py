@@ -79,7 +79,7 @@ class LogWriter(logging.handlers.QueueHandler):
                 n_reported = self._report(self._n_dropped, n_reported)
 
     def _report(self, n_dropped: int, n_reported: int) -> int:
-        """Write how many lines are missing, if any; return the number of missing lines that the log tells of now."""
+        """Write how many lines are missing, if any; return how many missing lines the log has told of so far."""
         if n_dropped == n_reported:
             return n_reported
         message = f"{n_dropped - n_reported} lines of the log are missing here: they could not be written"

@@ -48,8 +48,8 @@ READERS_MAX = 16
 USER_READERS_MAX, ALL_USERS_READERS_MAX = 4, 8
 # How many of the bytes read last can be read again.
 KEPT_BYTES = BLOCK_SIZE
-# What a record of a channel may take of the server's memory, which has many copies of it at once; in merged.json they
-# have up to six times as many bytes. Any record that write(2) has written is shorter.
+# The longest record of a channel; in merged.json it takes up to six times as many bytes, and the server has many
+# copies at once. Any record that write(2) has written is shorter.
 LONGEST_BYTES = BLOCK_SIZE
 # As `relayctl view --delay`.
 DELAY_NS = 200_000_000
@@ -87,7 +87,7 @@ class Face(NamedTuple):
 class Sort(NamedTuple):
     """What a file `merged` shows.
 
-    about: what of, for the log
+    about: the trace or channel, as the log names it
     face: how
     follow: begins to follow it, and lets go of it at the end; it is given a function that is called with lines for
         users. May block
@@ -145,7 +145,7 @@ class Events(Closing):
         self.is_over = not self._live.tick()
 
     def _is_at_end(self) -> bool:
-        """Set has_caught_up, after all events up to the limit were given out; return whether it has become True."""
+        """Set has_caught_up; return whether it became True. Called when all events up to the limit were given out."""
         merged = self._live.merged
         if self.has_caught_up or not self._looked:
             return False
@@ -269,7 +269,7 @@ class MergedFile(Node):
 
     @property
     def has_end(self) -> bool:
-        """Whether lseek(2) with SEEK_END works: tail(1) would read backwards from there."""
+        """False: lseek(2) to the end fails, because tail(1) would read backwards from there."""
         return False
 
     def attributes(self, store: Store, pid: int) -> Attributes:

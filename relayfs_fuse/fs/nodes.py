@@ -249,12 +249,12 @@ class TextFile(Node):
         """Return what stat(2) shows, with the length of the contents now."""
         mode, uid, gid = self.owner()
         now = time.time_ns()
-        # The size must not be 0: busybox cat and other programs read st_size bytes.
+        # The size must not be 0 for contents that can be read: busybox cat and other programs read st_size bytes.
         size = 0 if self.removed else self._size()
         return Attributes(self.inode, stat.S_IFREG | mode, uid, gid, size, now, now)
 
     def _size(self) -> int:
-        """Return the length of the contents; 0 if they cannot be made, because their directory must be listable."""
+        """Return the length of the contents; 0 if they cannot be made: an error would spoil the listing."""
         try:
             return self._length() if self._length else len(self.text())
         except OSError:

@@ -47,7 +47,7 @@ log = logging.getLogger(__name__)
 # The number of requests that can be served at a time. Each sleeping read(2) takes one, so it must never be reached.
 TASKS_MAX = 1_000_000
 
-# The signals that end a server after it has unmounted.
+# On each of these signals a server unmounts and ends.
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 # The first line of control. It is a comment, so that the contents can be written back as commands.

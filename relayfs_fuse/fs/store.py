@@ -111,7 +111,10 @@ class Store:
         return os.path.join(self.directory, path) if path else self.directory
 
     def owner_path(self, path: str) -> str:
-        """Return the path of the file or directory whose mode, owner and group the mount shows of a directory."""
+        """Return the path of what has the mode, owner and group that the mount shows.
+
+        That is the directory itself; for the root, .root.
+        """
         return self.locate(path or ROOT_NAME)
 
     def free_bytes(self, uid: int | None = None) -> int:

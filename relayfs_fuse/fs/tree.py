@@ -1,8 +1,9 @@
 """The names in the mount, and the nodes and inode numbers behind them.
 
-    control  error_log
+    control  error_log  counters  counters.names  counters.txt  .counters/  .traces/
     DIR/...            plain directories, as in the store
     TRACE/PROCESS/     what a process writes to a trace (traces/registry.py)
+    TRACE/merged       the trace's events in the order of their times, and merged.json
     PATH0 ..           relay files
     .channels/PATH/    the statistics of a channel; in it bufferN/, those of a buffer, memN, the buffer's memory, peekN,
                        what is unread in it, and merged, merged.json and merged.raw, if its records have times

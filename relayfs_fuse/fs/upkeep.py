@@ -44,7 +44,7 @@ SURVEY_S = 5.0
 SURVEY_REST = 50
 # The number of channels whose counters are set before requests are served again.
 PIECE = 16
-# If a function called through Throttled takes longer than QUICK_S, it is not called again for REST times as long.
+# If a function called through Throttled takes more CPU time than QUICK_S, it is not called for REST times as long.
 QUICK_S = 0.01
 REST = 10
 

@@ -64,8 +64,8 @@ _DECLARED_NAME = re.compile(rb"\b_\w+")
 _FIELDS_MAX = 64
 ID_MAX = 65534
 ID_MASK = 65535
-# The longest first line of .events.
-LINE_BYTES = 4096
+# The longest first line of .events: RELAY_TRACE_LINE_BYTES in native/src/trace/alive.h.
+LINE_BYTES = 1024
 # The longest .events: a program with more declarations can only want to fill the memory of the process that reads them.
 EVENTS_MAX = 4 << 20
 _EVENT_END = b"\n};\n"

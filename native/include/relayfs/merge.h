@@ -138,10 +138,10 @@ void relay_merge_finish(struct relay_merge *merge, int process);
 struct relay_merge_process_stats {
 	uint32_t n_open; /* streams that have not ended */
 	uint32_t cpu;    /* of the stream that `error` is about */
-	/* Pieces of buffers with bytes that are no valid events. The rest of the sub-buffer is skipped and counts as
-	 * lost. */
+	/* Pieces of buffers with bytes that are no valid events, whose sub-buffer's rest is skipped and counts as lost;
+	 * and records whose time lay in the future. */
 	uint64_t n_damaged;
-	int32_t error; /* -EBADMSG: a buffer is damaged, and its stream has ended there; 0 */
+	int32_t error; /* a negative errno, such as -EBADMSG of a damaged buffer: a stream has ended there; 0 */
 	uint32_t unused;
 };
 

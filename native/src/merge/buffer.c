@@ -27,7 +27,7 @@ static void tell(struct followed_buffer *buffer)
 	buffer->followed.lost = buffer->follow.lost;
 }
 
-/* Correct the times of all records of the piece but the last one if that was cut. */
+/* Correct the times of all records of the piece, except a last one that is cut. */
 static void correct_times(struct followed_buffer *buffer, unsigned char *at)
 {
 	const struct relay_piece *piece = &buffer->followed.piece;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * RELAY_EXPORT_CHROME: Chrome's trace events in JSON. This format has no tracks but those of threads. So each track is
- * written as a thread: the track of a thread with the thread's number, others with numbers that no thread has. Times are
- * microseconds of CLOCK_MONOTONIC.
+ * written as a thread: the track of a thread with the thread's number, that of a process with the process's number,
+ * others with numbers that no thread has. Times are microseconds of CLOCK_MONOTONIC.
  */
 #include "merge/export.h"
 #include "merge/tracks.h"

@@ -4,7 +4,7 @@
 #include <errno.h>
 #include <stdlib.h>
 
-/* What is given out at once, unless a single event is longer. */
+/* A piece gets no further events when it has so many bytes. */
 enum { PIECE_BYTES = 1 << 18 };
 
 struct relay_export {

@@ -14,7 +14,7 @@ struct relay_encoder {
 	void (*fini)(struct relay_encoder *encoder); /* before the struct is freed */
 };
 
-/* The caller frees them with free(). NULL: no memory. */
+/* Each returns a new encoder; the caller calls fini() and free(). NULL: no memory. */
 struct relay_encoder *relay_encoder_text(const struct relay_export_options *options);
 struct relay_encoder *relay_encoder_json(const struct relay_export_options *options);
 struct relay_encoder *relay_encoder_chrome(const struct relay_export_options *options);

@@ -2,8 +2,8 @@
 /*
  * The source of a buffer or ring to which programs may write (live.h). Each look() copies one piece of it. The piece is
  * checked at the next look(), or when the merge asks for a packet, so that the caller can add the program's new
- * declarations in between. Its events become a packet in a queue. Looks go on while packets wait in the queue for
- * relay_merge_limit(), because writers do not wait.
+ * declarations in between. Its events become a packet in a queue. A packet may wait in the queue until
+ * relay_merge_limit() lets its events out; look() copies on meanwhile, because writers do not wait.
  *
  * The watermark of a stream whose queue is empty:
  *   - If the last look() has copied all that there was, the time just before it.
@@ -20,9 +20,10 @@
 #include <stdlib.h>
 
 enum {
-	FIRST_ROOM = 1 << 16, /* bytes of a piece; for a longer event grow() has up to relay_traced.longest */
+	FIRST_ROOM = 1 << 16, /* bytes of a piece; grow() makes room for a longer event, up to relay_traced.longest */
 	QUEUE_MAX = 1 << 22,  /* nothing is copied while the queue has more bytes */
-	TRIES = 1000          /* a buffer is damaged after so many looks in a row that return -EAGAIN and do not move */
+	/* A buffer is damaged after so many looks in a row in which copy() returns -EAGAIN and the reader does not move. */
+	TRIES = 1000
 };
 
 /* A packet in the queue: a head, and events that were checked. */
@@ -47,8 +48,8 @@ struct live_source {
 	/* In ticks. time: of the last event that was checked. looked: when the last look() began. copied: after the last
 	 * copy. told: `looked` when the last packet was put into the queue. */
 	uint64_t time, looked, copied, told;
-	/* In ticks. floor: no later event is older. pending: the value of `floor` after followed->number has exceeded
-	 * pending_number; 0: none. */
+	/* floor, pending: in ticks; no later event is older than `floor`, which becomes `pending` after followed->number has
+	 * exceeded pending_number; 0: none. pending_number: in units of followed->number. */
 	uint64_t floor, pending, pending_number;
 	uint64_t n_told; /* followed->lost in the last packet that was put into the queue */
 };

@@ -25,8 +25,8 @@
 typedef unsigned __int128 merge_key;
 static const merge_key ENDED = ~(merge_key)0;
 static const uint64_t IS_EVENT = 1ull << 32;
-/* While the packets that wait in all streams have more bytes together, only streams without such packets are read: the
- * others wait for these. */
+/* If all queues together have more bytes, only streams with empty queues are read: the merge may be waiting for one of
+ * them. */
 static const size_t QUEUED_MAX = 64 << 20;
 
 struct relay_merge {

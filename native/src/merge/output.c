@@ -92,8 +92,8 @@ static const char *name_of(double number)
 	return number < 0 ? "-Infinity" : "Infinity";
 }
 
-/* Write a number that is not an integer and that nine decimals, and 15 digits in all, distinguish from all others. false:
- * it is none of these. printf("%.15g") would write the same, but takes half a microsecond. */
+/* Write a number, not an integer, if at most nine decimals, and 15 digits in all, tell it from all others. false: more are
+ * needed. printf("%.15g") would write the same, but takes half a microsecond. */
 static bool put_decimals(struct relay_output *output, double number)
 {
 	const double scale = 1e9, most = 1e15, least = 1e-4;
@@ -149,7 +149,7 @@ static bool follows(const unsigned char *at, size_t left, size_t n, unsigned cha
 	return true;
 }
 
-/* How many bytes the character at `at` has, which is no ASCII; 0: it is none (Unicode, table 3-7). */
+/* Bytes of the character at `at`, not ASCII; 0: not UTF-8 (Unicode, table 3-7). */
 static size_t utf8_bytes(const unsigned char *at, size_t left)
 {
 	const unsigned char first = at[0];
@@ -199,7 +199,7 @@ static void put_escape(struct relay_output *output, unsigned char byte, enum rel
 static size_t put_other(struct relay_output *output, const unsigned char *at, size_t left, enum relay_escapes escapes)
 {
 	size_t n = utf8_bytes(at, left);
-	/* U+0080 to U+009F are control characters, which JSON permits, but terminals do not only show. */
+	/* U+0080 to U+009F are control characters, which JSON permits, but on which terminals act. */
 	bool is_control = n == 2 && at[0] == 0xc2 && at[1] < 0xa0;
 	if (is_control && escapes == RELAY_ESCAPE_JSON) {
 		relay_put_text(output, "\\u00");

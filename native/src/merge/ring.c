@@ -48,13 +48,14 @@ static int copy_records(struct followed_ring *ring, unsigned char *to, size_t si
 		    relay_ring_follow_copy(&ring->follow, &record, at + sizeof(struct relay_timed_head), room, &work);
 		if (result != 1)
 			return result;
-		ring->is_cut = record.length > room;
-		if (ring->is_cut && piece->length)
+		bool is_cut = record.length > room;
+		if (is_cut && piece->length)
 			return 1;
 		/* A record that is cut is copied again, or skipped, which live.c counts. */
-		uint64_t ignored = 0, *n_damaged = ring->is_cut ? &ignored : &ring->followed.n_damaged;
+		uint64_t ignored = 0, *n_damaged = is_cut ? &ignored : &ring->followed.n_damaged;
 		put_head(at, relay_times_next(&ring->times, record.time, n_damaged), record.length);
-		if (ring->is_cut) {
+		if (is_cut) {
+			ring->is_cut = true;
 			ring->cut = record;
 			piece->length = size;
 			return 1;

@@ -55,7 +55,7 @@ int relay_traced_init(struct relay_traced *traced, const struct relay_merge_proc
 	                                .clock = process->clock,
 	                                .longest = process->longest ? process->longest : LONGEST,
 	                                .is_past = process->is_past};
-	/* perfetto.c uses this number for a bit of each event, and for its names. */
+	/* perfetto.c uses this number as the index of the event's bit in sequence.interned, and for the iids of its names. */
 	for (size_t i = 0; i < process->layouts->n; i++)
 		if (process->layouts->at[i].event)
 			process->layouts->at[i].event->id = i;

@@ -36,7 +36,7 @@ struct relay_source {
 	bool is_behind;     /* a look would find something, and there is room for it */
 	int error;          /* -errno, with which it has ended early; 0 */
 	size_t queued;      /* bytes of packets that wait */
-	uint64_t n_damaged; /* pieces with bytes that are no events */
+	uint64_t n_damaged; /* pieces with bytes that are no events; records whose time lay in the future */
 };
 
 /* The name of a thread; events have only its number. */
@@ -96,8 +96,10 @@ struct relay_stream {
 	struct relay_event_cursor cursor;
 	struct relay_event event; /* the next one; while the stream is empty, `time` is the watermark */
 	enum relay_stream_state state;
-	bool has_packets;                /* the source has returned one, or has a `begin` */
-	uint64_t discarded, last_end;    /* as the last packet said */
+	bool has_packets; /* the source has returned one, or has a `begin` */
+	/* discarded: as the last packet said. last_end: up to which losses are told: the last packet's end, or a later
+	 * watermark. */
+	uint64_t discarded, last_end;
 	uint64_t since, until, round;    /* round: relay_merge.round when it was last advanced while empty */
 	struct relay_merge_stats *stats; /* of the merge; events are counted there */
 };
@@ -127,12 +129,12 @@ struct relay_fields {
 struct relay_value {
 	const char *name;     /* of the field, after the names of its structs, each with a dot behind it */
 	const char *own_name; /* the last part of `name` */
-	const char *begun;    /* the part of `name` up to own_name: structs whose first field this is */
+	const char *begun;    /* where the structs that begin here begin in `name`; they end at own_name */
 	uint32_t n_ended;     /* structs of the previous field that this one is not in */
 	const struct relay_field_type *type; /* of an array or a sequence: of each of its numbers */
 	const char *label;                   /* of an enum; NULL: its value has none */
 	bool is_array;                       /* also: a sequence */
-	/* By its kind: u; i; d, also of float; `length` bytes of a string without its null byte, or of bytes; if is_array,
+	/* By its kind: u; i; d, of a float, too; `length` bytes of a string without its null byte, or of bytes; if is_array,
 	 * `length` numbers, for relay_array_at(). */
 	uint64_t u;
 	int64_t i;

@@ -25,7 +25,7 @@ static uint64_t mix(uint64_t hash, uint64_t word)
 	return hash ^ hash >> 32;
 }
 
-/* True if tracks of this kind may differ only in their names. */
+/* True if two tracks of this kind can be equal in all but their names. */
 static bool is_told_by_name(const struct relay_track *track)
 {
 	return track->kind == RELAY_TRACK_NAMED || track->kind == RELAY_TRACK_COUNTER;

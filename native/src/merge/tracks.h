@@ -30,7 +30,7 @@ enum relay_track_kind {
 };
 
 struct relay_track {
-	const struct relay_track *parent; /* NULL: it is in no other track, such as that of a process */
+	const struct relay_track *parent; /* NULL: it is in no other track, as a process's own track */
 	enum relay_track_kind kind;
 	uint32_t number;        /* from 1 */
 	uint32_t identity, pid; /* of the process */
@@ -57,7 +57,7 @@ void relay_put_track_name(struct relay_output *output, const struct relay_track 
 /* How a viewer shows an event. */
 struct relay_mark {
 	char type;      /* B, E, I or C */
-	bool has_roles; /* decided by fields, so those for which relay_is_role() is true are not arguments */
+	bool has_roles; /* fields decided this; those for which relay_is_role() is true are not shown as arguments */
 	const struct relay_track *track; /* NULL: no memory */
 	struct relay_value name;         /* slice_name; length 0: the event's name */
 	struct relay_value counter;      /* of type C: counter_value */

@@ -14,8 +14,8 @@ int relay_trace_lock_events(int fd);
 
 /*
  * True if the directory of this .events may have been offered to a process that has not locked it yet: .events was
- * changed within the last ten seconds, as an offer changes its time. If the directory is for one process, .events must
- * also have no more than its first line, because a process declares events after it has taken the lock.
+ * changed within the last ten seconds, because an offer sets its time of change. If the directory is for one process,
+ * .events must also have no more than its first line, because a process declares events after it has taken the lock.
  */
 bool relay_trace_is_offered(int fd);
 

@@ -95,8 +95,8 @@ uint64_t relay_choice_make(const struct relay_trace_event *event, uint64_t wante
 
 /* --- evaluating --- */
 
-/* The choice may be a later one than `wanted`, which then counts for the traces of `wanted`. It is never an earlier one,
- * because it was stored before. */
+/* The choice may be newer than `wanted`; then the newer one decides for the traces in `wanted`. It is never older, because
+ * it was stored before. */
 uint64_t relay_choose(const struct relay_trace_event *event, uint64_t wanted, const struct relay_trace_record *record,
                       size_t length)
 {

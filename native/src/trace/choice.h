@@ -24,7 +24,7 @@ struct relay_wishes {
  * Make the choice of an event. The caller holds relay_trace_lock().
  *
  * wanted    the value of event->wanted without conditions
- * version   of the traces: with the version of its last choice, the event keeps that choice
+ * version   of the traces; if the event's last choice has it, that choice stays
  *
  * Returns the value to store in event->wanted, with release, with RELAY_HAS_CONDITION if there is anything to choose. Traces
  * that take no event like this are left out, and so are those with a condition if there is no memory.

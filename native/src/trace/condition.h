@@ -33,8 +33,8 @@ bool relay_conditions_are_sound(const struct relay_conditions *conditions);
 unsigned relay_condition_length(const struct relay_conditions *conditions, unsigned number);
 
 /*
- * Find the fields of an event that a condition names, and append its comparisons to `to`, which has *n, and room. A
- * comparison of levels is done here. The conditions have to be sound.
+ * Find the fields of an event that a condition names, and append its comparisons to `to`, which has *n comparisons
+ * and room for relay_condition_length() more. A comparison of levels is done here. The conditions have to be sound.
  *
  * Returns the index of the comparison to begin with, or RELAY_TAKE or RELAY_REFUSE: the same for all values of the fields.
  * RELAY_REFUSE also: the event lacks a field or the level, or one is of another type than what it is compared with, or no

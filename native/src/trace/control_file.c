@@ -7,6 +7,7 @@
  *     | relay_trace_page, ids | slot 0      | slot 1      |          |
  *     +-----------------------+-------------+-------------+-- - - ---+
  *       what programs map       {seq, relay_trace}
+ *       (RELAY_TRACE_PAGE_BYTES, so on arm64 slots, too)
  *
  * Only the server of the store writes to the control file; all other processes map it read-only. A change of a slot
  * consists of three steps: `seq` becomes odd, the trace is stored, `seq` becomes even again. Readers copy a slot again
@@ -83,8 +84,7 @@ static struct traces_slot *slot_of(const struct relay_traces *traces, unsigned s
 
 /* ------------------------------------------------------------------ clocks */
 
-/* Read a system clock between two readings of a clock of timestamps, several times, and keep the values for which these two were
- * closest together: least time has passed between the readings of the two clocks. */
+/* Read system_clock between two readings of `clock`, CLOCK_READINGS times; keep the values of the shortest interval. */
 static void read_closest(uint32_t clock, uint64_t *ticks, clockid_t system_clock, uint64_t *ns)
 {
 	uint64_t least = UINT64_MAX;
@@ -332,7 +332,7 @@ int relay_traces_get(const struct relay_traces *traces, unsigned slot, struct re
 		/* Pairs with the release in end_change(): the stores to the trace before it. */
 		uint64_t seq = __atomic_load_n(&from->seq, __ATOMIC_ACQUIRE);
 		if (!(seq & 1)) {
-			/* Of a slot without a trace, only that: a process that copies all slots then touches less memory. */
+			/* If the slot has no trace, copy only its id: a process that copies all slots then touches less memory. */
 			memcpy(trace, &from->trace, from->trace.id ? sizeof(*trace) : sizeof(trace->id));
 			/* Pairs with the fence in begin_change(): if memcpy() has loaded a word of a later change, the
 			 * next load of `seq` returns another value. */

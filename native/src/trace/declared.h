@@ -10,9 +10,9 @@ enum { RELAY_N_NUMBERS = RELAY_TRACE_ID_MAX + 2 };
 
 struct relay_declared {
 	struct relay_trace_event
-	    event;       /* a copy; the program writes it if it was declared at run time: its id is set then */
-	uint64_t number; /* less than RELAY_N_NUMBERS */
-	struct relay_declared *next;  /* in the list of events that were declared at run time */
+	    event;                   /* a copy; an event declared at run time is written through it, so its id is set */
+	uint64_t number;             /* less than RELAY_N_NUMBERS */
+	struct relay_declared *next; /* in the list of events that were declared at run time */
 	struct relay_declared *other; /* in the list of those with the same hash */
 };
 

@@ -25,7 +25,7 @@
 enum {
 	SUBBUF_SIZE = 64 * 1024,
 	N_SUBBUFS = 8,
-	PROCESSES = 16,         /* so many find memory; for another one, directories of dead processes are removed */
+	PROCESSES = 16, /* `memory` is enough for so many; for another one, directories of dead processes are removed */
 	EVENTS_BYTES = 16 << 20 /* longest .events that is copied */
 };
 

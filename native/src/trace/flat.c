@@ -43,7 +43,7 @@ static bool add_field(struct flat *flat, const char *name, const struct relay_tr
 }
 
 /* Append all fields of an event or a struct, and of the structs in it. before: begins their names; depth: the number of
- * structs that they are in. false: as relay_event_flat() returns NULL. */
+ * structs that they are in. false: for the reasons given at relay_event_flat(). */
 static bool add_all(struct flat *flat, const struct relay_trace_members *from, const char *before, uint32_t depth)
 {
 	const struct relay_trace_members *const *structs = from->structs;

@@ -120,7 +120,7 @@ static inline bool relay_read_head(const unsigned char *at, size_t left, uint64_
 }
 
 /* Read the event at cursor->at, which is before cursor->stop, and advance cursor->at behind it. Returns
- * RELAY_PACKET_GOOD, or another value, and cursor->at and cursor->time are unchanged. */
+ * RELAY_PACKET_GOOD, or a fault; then cursor->at and cursor->time are unchanged. */
 static inline enum relay_packet_fault relay_next_event(struct relay_event_cursor *cursor)
 {
 	struct relay_event_head head;

@@ -51,7 +51,8 @@ static void free_logging(void *arg)
 	free(old);
 }
 
-/* Attach the channel `log` with this number and retire the previous one. The caller is inside. NULL: no memory. */
+/* Attach the channel `log` with this number and retire the previous one. The caller is inside (relay_trace_enter()).
+ * NULL: no memory. */
 static struct logging *attach_anew(uint32_t number)
 {
 	sigset_t before;
@@ -71,7 +72,7 @@ static struct logging *attach_anew(uint32_t number)
 	return new;
 }
 
-/* Return the attached channel with this number. The caller is inside (relay_trace_enter()). NULL: no memory. */
+/* Return the attached channel with this number. The caller is inside. NULL: no memory. */
 static struct logging *logging_of(uint32_t number)
 {
 	/* Pairs with the release in attach_anew(). */

@@ -214,7 +214,8 @@ void relay_lost_users_begin(struct relay_lost_users *users, unsigned slot, uint6
 		relay_lost_begin(lost_page_of(user), slot, id);
 }
 
-/* Only root can give the file to its user. The file of another server is mapped through the mount. */
+/* Only root can give the file to its user. A server of another user keeps the file; programs map it through the
+ * mount. */
 static int make_lost_file(struct relay_lost_users *users, const char *store, uint32_t uid)
 {
 	char path[PATH_MAX];

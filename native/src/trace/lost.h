@@ -34,7 +34,8 @@ void relay_lost_users_close(struct relay_lost_users *users);
 /* relay_lost_begin() for each page. users may be NULL. */
 void relay_lost_users_begin(struct relay_lost_users *users, unsigned slot, uint64_t id);
 
-/* Return the descriptor of a user's page, which is made if it does not exist; it stays that of `users`. ids: of the
+/* Return the descriptor of a user's page, which is made if it does not exist; the descriptor stays owned by `users`.
+ * ids: of the
  * traces in all slots. -ENOSPC: there are 1024 pages, or no memory on the file system; or another -errno. */
 int relay_lost_users_get(struct relay_lost_users *users, const char *store, uint32_t uid,
                          const uint64_t ids[RELAY_N_TRACES]);

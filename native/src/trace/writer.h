@@ -15,7 +15,8 @@ struct relay_tracing {
 	struct rchan *chan; /* the buffers */
 	uint64_t memory;    /* limit of the buffers of all processes of the trace; 0: none */
 	uint32_t pid;       /* stored in each event, if several processes write to the directory; otherwise 0 */
-	/* For the fast path: the channel's buffers if the scheme is rseq and pid is 0 (then ids are numbers - 1), else NULL. */
+	/* For the fast path: the channel's buffers if the scheme is rseq and pid is 0 (then an event's id is its number - 1),
+	 * else NULL. */
 	struct rchan_buf *bufs;
 	uint32_t n_bufs;     /* 0 if bufs is NULL, or the declaration of an event has failed */
 	bool has_undeclared; /* the declaration of an event has failed. Under relay_trace_lock() */
