@@ -1,5 +1,7 @@
 # What the Python package needs beside the library: the extension module, and the tap under libfuse.
 
+set(RELAYFS_PYTHON_DIR . CACHE STRING "Where the package relayfs_fuse is installed, below the prefix")
+
 find_package(Python3 3.11 REQUIRED COMPONENTS Interpreter Development.Module)
 find_package(PkgConfig REQUIRED)
 # 3.14: fuse_session_custom_io().
@@ -23,11 +25,15 @@ add_library(_native MODULE ${CMAKE_CURRENT_BINARY_DIR}/_native.c)
 target_link_libraries(_native PRIVATE relayfs Python3::Module)
 target_compile_options(_native PRIVATE -Werror=int-conversion -Werror=incompatible-pointer-types)
 target_compile_definitions(_native PRIVATE Py_LIMITED_API=0x030b0000)
-set_target_properties(_native PROPERTIES PREFIX "" SUFFIX ".abi3.so" INSTALL_RPATH "$ORIGIN/lib")
-install(TARGETS _native LIBRARY DESTINATION . COMPONENT python)
+set_target_properties(_native PROPERTIES PREFIX "" SUFFIX ".abi3.so")
+install(TARGETS _native LIBRARY DESTINATION ${RELAYFS_PYTHON_DIR} COMPONENT python)
 
 # Loaded with RTLD_GLOBAL before pyfuse3: its symbols must be visible.
 add_library(relayfs_tap MODULE fuse/tap.c)
 target_link_libraries(relayfs_tap PRIVATE relayfs PkgConfig::FUSE3 warnings)
-set_target_properties(relayfs_tap PROPERTIES INSTALL_RPATH "$ORIGIN")
-install(TARGETS relayfs_tap LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT python)
+install(TARGETS relayfs_tap LIBRARY DESTINATION ${RELAYFS_PYTHON_DIR}/lib COMPONENT python)
+if(SKBUILD)
+  # A wheel has the library, too.
+  set_target_properties(_native PROPERTIES INSTALL_RPATH "$ORIGIN/lib")
+  set_target_properties(relayfs_tap PROPERTIES INSTALL_RPATH "$ORIGIN")
+endif()

@@ -36,6 +36,7 @@ LINKS = {
     "bin/relayctl": "../lib/relayfs/bin/relayctl",
     "sbin/mount.relayfs": "../bin/relayfs",
     "share/bash-completion/completions/mount.relayfs": "relayfs",
+    "share/man/man8/mount.relayfs.8": "relayfs.8",
 }
 FILES = {
     "share/bash-completion/completions/relayfs": "mount/completions/relayfs.bash",

@@ -76,7 +76,7 @@ def _cell(text: str) -> str:
     return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in printable(text)) or "-"
 
 
-class Size(click.ParamType[int]):
+class Size(click.ParamType):  # type: ignore[type-arg]  # before click 8.2 it has no parameter
     """A number of bytes, with K, M or G."""
 
     name = "size"

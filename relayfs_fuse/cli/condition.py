@@ -48,7 +48,7 @@ class Selection(NamedTuple):
             sys.exit(NOTHING_MATCHES)
 
 
-class _Condition(click.ParamType[str]):
+class _Condition(click.ParamType):  # type: ignore[type-arg]  # before click 8.2 it has no parameter
     """A condition, as in `trace enable`; an error points at the wrong word."""
 
     name = "condition"

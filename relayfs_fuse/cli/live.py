@@ -23,7 +23,7 @@ _NS_IN_MS = 1_000_000
 _PORT_MAX = 65535
 
 
-class Address(click.ParamType[tuple[str, int]]):
+class Address(click.ParamType):  # type: ignore[type-arg]  # before click 8.2 it has no parameter
     """ADDRESS:PORT; of IPv6 the address is in brackets."""
 
     name = "address"

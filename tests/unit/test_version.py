@@ -50,6 +50,7 @@ def test_the_python_package_tells_the_version():
 
 def test_the_changelog_has_a_section_of_the_version():
     assert f"\n## [{VERSION}] - " in (ROOT / "CHANGELOG.md").read_text()
+    assert (ROOT / "debian/changelog").read_text().startswith(f"relayfs ({VERSION}) ")
 
 
 @pytest.mark.parametrize("program", ["relayfs", "relayctl"])
