@@ -186,8 +186,9 @@ class ChannelReader(Closing):
     timeout: how many seconds a step waits for a record before the iteration ends; it may be changed at any time
 
     Both `for` and, with asyncio or trio, `async for` wait until there is a record; they end when the channel was
-    removed and all was read. After the end by `timeout` a further loop goes on. A record is consumed when it is
-    returned: each goes to one reader, also if several read the channel at once. OSError: EBADMSG, damaged memory.
+    removed and all was read. `async for` needs anyio, which `pip install 'relayfs[async]'` installs. After the end by
+    `timeout` a further loop goes on. A record is consumed when it is returned: each goes to one reader, also if several
+    read the channel at once. OSError: EBADMSG, damaged memory.
 
     With `times`, records come in the order of their times; one that was committed more than `delay` seconds after
     its time, or found after `timeout` has ended the wait for earlier ones, may come late. Without, those of one
@@ -263,7 +264,10 @@ class ChannelReader(Closing):
         return self
 
     async def __anext__(self) -> Record:
-        import anyio  # noqa: PLC0415  # programs without an event loop need none of it
+        try:
+            import anyio  # noqa: PLC0415  # programs without an event loop need none of it
+        except ModuleNotFoundError as error:
+            raise ModuleNotFoundError("`async for` needs anyio; `pip install 'relayfs[async]'` installs it") from error
 
         end = self._end()
         if time.monotonic() - self._began_slice >= _SLICE_S:
