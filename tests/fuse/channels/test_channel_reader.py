@@ -227,11 +227,11 @@ def test_two_readers_share_the_records(mount: Mount) -> None:
     channel = mount.create("app/log", KINDS["ring-percpu"])
     found: list[bytes] = []
 
-    def read() -> None:
-        with relayfs_fuse.open(channel) as reader:
+    def read(reader: ChannelReader) -> None:
+        with reader:
             found.extend(record.data for record in reader)
 
-    threads = [threading.Thread(target=read) for _ in range(2)]
+    threads = [threading.Thread(target=read, args=(relayfs_fuse.open(channel),)) for _ in range(2)]
     for thread in threads:
         thread.start()
     write_on_cpus(channel, "ring", numbered(500))
