@@ -8,11 +8,11 @@ import select
 import time
 from abc import abstractmethod
 from contextlib import ExitStack, suppress
-from functools import partial
 from typing import TYPE_CHECKING
 
 import click
 
+from relayfs_fuse.cli import complete
 from relayfs_fuse.cli.common import check_stdout, mount_option
 from relayfs_fuse.cli.lines import Lines, Stopped
 from relayfs_fuse.cli.opened import open_first
@@ -139,33 +139,57 @@ class FileSource(Source):
         return bool(data)
 
 
-def _open(stack: ExitStack, way: str, follows: bool, mount: str, path: str) -> list[Source]:
-    """Open all buffers of a channel; way: "consume", "peek" or "merge". OSError: ENOENT, there is no such channel."""
-    shown, relay_file = os.path.join(mount, ".channels", path), os.path.join(mount, path)
-    kind, n, mode = (_text(os.path.join(shown, name)) for name in ("type", "n_buffers", "mode"))
-    numbers = range(int(n))
-    relay_files = [relay_file] if os.path.isfile(relay_file) else [f"{relay_file}{number}" for number in numbers]
-    if way == "merge":
-        if _text(os.path.join(shown, "times")) == "none":
-            raise RelayError(f"the records of {path} have no times, so they have no order; make it with times=mono")
-        sources: list[Source] = [FileSource(os.path.join(shown, "merged"), follows=follows)]
-    elif way == "peek":
-        sources = [FileSource(os.path.join(shown, f"peek{number}"), follows=follows) for number in numbers]
-    elif kind == "relay":
-        sources = [BufferSource(file, copies=mode != "no-overwrite") for file in relay_files]
-    else:
-        rings = RingsHandle(relay_file)
-        stack.callback(rings.close)
-        sources = [RingSource(rings, number) for number in numbers] if rings.is_mapped else []
-        sources = sources or [FileSource(file, follows=follows) for file in relay_files]
-    for source in sources:
-        stack.enter_context(source)
-    return sources
+def _buffers(stack: ExitStack, place: Place, _follows: bool) -> list[Source]:
+    copies = place.shown("mode") != "no-overwrite"
+    return [stack.enter_context(BufferSource(file, copies=copies)) for file in place.relay_files]
 
 
-def _text(path: str) -> str:
-    with open(path) as file:
-        return file.read().strip()
+def _rings(stack: ExitStack, place: Place, follows: bool) -> list[Source]:
+    rings = RingsHandle(place.channel)
+    stack.callback(rings.close)
+    if rings.is_mapped:
+        return [RingSource(rings, number) for number in range(rings.n)]
+    return [stack.enter_context(FileSource(file, follows=follows)) for file in place.relay_files]
+
+
+def _peeks(stack: ExitStack, place: Place, follows: bool) -> list[Source]:
+    names = (f"peek{number}" for number in range(len(place.relay_files)))
+    return [stack.enter_context(FileSource(os.path.join(place.stats, name), follows=follows)) for name in names]
+
+
+def _merged(stack: ExitStack, place: Place, follows: bool) -> list[Source]:
+    if place.shown("times") == "none":
+        raise RelayError(
+            f"the records of {place.path} have no times, so they have no order; make the channel with times=mono"
+        )
+    return [stack.enter_context(FileSource(os.path.join(place.stats, "merged"), follows=follows))]
+
+
+# By the type of the channel, or by the option: opens the buffers of the channel, which the stack closes.
+_OPEN = {"relay": _buffers, "ring": _rings, "--peek": _peeks, "--merge": _merged}
+
+
+class Place:
+    """A channel in a mount; OSError: ENOENT, there is none.
+
+    path: its path in the mount
+    channel: the path of its relay files without the number
+    stats: the directory of its statistics
+    relay_files: their paths
+    """
+
+    def __init__(self, mount: str, path: str) -> None:
+        self.path = path
+        self.channel = os.path.join(mount, path)
+        self.stats = os.path.join(mount, ".channels", path)
+        n = int(self.shown("n_buffers"))
+        is_single = self.shown("buffers") == "single"
+        self.relay_files = [self.channel] if is_single else [f"{self.channel}{number}" for number in range(n)]
+
+    def shown(self, name: str) -> str:
+        """Return a statistic."""
+        with open(os.path.join(self.stats, name), encoding="ascii") as file:
+            return file.read().strip()
 
 
 def _pass_on(source: Source, out: Lines) -> bool:
@@ -200,7 +224,7 @@ def _follow(sources: list[Source], out: Lines) -> None:
 
 
 @click.command()
-@click.argument("channel")
+@click.argument("channel", shell_complete=complete.channels)
 @mount_option
 @click.option("-f", "--follow", is_flag=True, help="Then go on, until ^C or the channel is removed.")
 @click.option("--merge", is_flag=True, help="Write the records in the order of their times, and consume nothing.")
@@ -211,9 +235,10 @@ def cat(channel: str, mount: str | None, follow: bool, merge: bool, peek: bool) 
     CHANNEL is PATH or MNT/PATH. --merge is for channels that were made with times=mono or times=tsc.
     """
     check_stdout()
-    way = "merge" if merge else "peek" if peek else "consume"
+    way = "--merge" if merge else "--peek" if peek else ""
     # A signal, or a reader that closes the pipe, ends the command without an error.
     with ExitStack() as stack, Lines(None, handles_signals=True) as out, suppress(Stopped, BrokenPipeError):
-        sources = open_first(channel, mount, partial(_open, stack, way, follow))
+        place = open_first(channel, mount, Place)
+        sources = _OPEN[way or place.shown("type")](stack, place, follow)
         with out.showing():
             (_follow if follow else _drain)(sources, out)
