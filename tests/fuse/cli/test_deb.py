@@ -1,10 +1,12 @@
 """Debian's packages: RELAYFS_STRESS=long builds them, and installs, uses and purges them in a Debian of its own.
 
-That takes minutes and 600 MB. In short only the lists are compared with what the other ways of installing install.
+That Debian's systemd then runs the unit. All takes minutes and 1 GB. In short only the lists are
+compared with what the other ways of installing install.
 """
 
 import fnmatch
 import os
+import re
 import subprocess
 from pathlib import Path
 
@@ -92,18 +94,104 @@ def run(*command: str | Path) -> str:
     return done.stdout
 
 
+# What a Debian that systemd has started says of the unit: it mounts, is killed, is started again, and stops.
+CHECK = """#!/bin/sh
+exec >/result 2>&1
+unit=relayfs@mnt-relay.service
+systemctl start $unit && grep -c ' /mnt/relay .* fuse.relayfs ' /proc/self/mountinfo
+echo create a/log buffers=single uid=65534 >/mnt/relay/control
+setpriv --reuid=65534 --regid=65534 --clear-groups sh -c 'echo unread >/mnt/relay/a/log'
+kill -9 "$(systemctl show -p MainPID --value $unit)"
+until [ "$(systemctl show -p NRestarts --value $unit)" = 1 ] && systemctl -q is-active $unit; do
+	systemctl -q is-failed $unit && break
+	sleep 0.1
+done
+cat /mnt/relay/a/log
+systemctl stop $unit && systemctl show -p Result --value $unit
+grep -c ' /mnt/relay ' /proc/self/mountinfo
+[ $? = 1 ] || journalctl -u $unit
+systemctl --no-block exit
+"""
+CHECK_UNITS = {
+    "check.service": "[Unit]\nAfter=basic.target\n[Service]\nType=oneshot\nExecStart=/check.sh\n",
+    "check.target": "[Unit]\nRequires=check.service systemd-journald.service\n",
+}
+# $1 is the Debian. systemd needs a group of the unified hierarchy, and namespaces of its own.
+BOOT = """
+set -e
+mount --make-rprivate /
+mount --bind "$1" "$1"
+mount -t proc proc "$1/proc"
+mount -t sysfs sysfs "$1/sys"
+mount -t cgroup2 cgroup2 "$1/sys/fs/cgroup"
+mount -t tmpfs tmpfs "$1/run"
+mount -t tmpfs -o mode=755 tmpfs "$1/dev"
+for name in null zero full random urandom tty fuse; do
+    touch "$1/dev/$name"
+    mount --bind "/dev/$name" "$1/dev/$name"
+done
+mkdir -p "$1/dev/shm" "$1/old"
+mount -t tmpfs -o mode=1777 tmpfs "$1/dev/shm"
+cd "$1"
+pivot_root . old
+umount -l old
+exec env -i container=other PATH=/usr/sbin:/usr/bin:/sbin:/bin \\
+    /lib/systemd/systemd --unit=check.target systemd.unified_cgroup_hierarchy=1
+"""
+
+
 if os.environ.get("RELAYFS_STRESS") == "long":
+
+    @pytest.fixture(scope="module")
+    def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
+        """A directory with the packages, beside which the scripts make a Debian."""
+        place = tmp_path_factory.mktemp("debian")
+        run(ROOT / "dev", "deb", place / "packages")
+        for path in (place / "packages").glob("*-dbgsym_*"):
+            path.unlink()
+        run("apt-get", "-qq", "-y", "install", "--no-install-recommends", "debootstrap", "lintian")
+        return place / "packages"
+
+    @pytest.mark.stress
+    def test_lintian_finds_nothing(packages: Path) -> None:
+        found = subprocess.run(["lintian", *packages.iterdir()], capture_output=True, text=True, check=False).stdout
+        assert [line for line in found.splitlines() if not any(known in line for known in KNOWN)] == []
 
     @pytest.mark.stress
     @pytest.mark.skipif(os.geteuid() != 0, reason="only root can install packages")
-    def test_the_packages_install_run_and_purge(tmp_path):
-        run(ROOT / "dev", "deb", tmp_path / "packages")
-        run("apt-get", "-qq", "-y", "install", "--no-install-recommends", "debootstrap", "lintian")
-        packages = [path for path in (tmp_path / "packages").iterdir() if "dbgsym" not in path.name]
-        assert {path.name.partition("_")[0] for path in packages} == set(PACKAGES)
-        found = subprocess.run(["lintian", *packages], capture_output=True, text=True, check=False).stdout.splitlines()
-        assert [line for line in found if not any(known in line for known in KNOWN)] == []
-        places = [tmp_path / "debian", tmp_path / "packages", ROOT]
+    def test_the_packages_install_run_and_purge(packages: Path) -> None:
+        assert {path.name.partition("_")[0] for path in packages.iterdir()} == set(PACKAGES)
+        places = [packages.with_name("root"), packages, ROOT]
         shown = run("unshare", "--mount", "sh", "-c", INSTALL_AND_PURGE, "sh", *places, MIRROR)
         assert f"mount.relayfs {native.VERSION}\n3\n" in shown
-        assert (tmp_path / "before").read_text() == (tmp_path / "after").read_text()
+        assert packages.with_name("before").read_text() == packages.with_name("after").read_text()
+
+    @pytest.mark.stress
+    @pytest.mark.skipif(os.geteuid() != 0, reason="only root can install packages")
+    def test_the_unit_mounts_for_all_and_a_killed_server_is_started_again(packages: Path) -> None:
+        """Runs after the one above, in the same Debian."""
+        root = packages.with_name("root")
+        script = """
+            mount --bind "$2" "$1/packages" && mount -t proc proc "$1/proc" && mount --bind /dev "$1/dev" &&
+            chroot "$1" sh -c 'apt-get -qqy --no-install-recommends install systemd systemd-sysv /packages/*.deb' >&2
+        """
+        run("unshare", "--mount", "sh", "-c", script, "sh", root, packages)
+        (root / "check.sh").write_text(CHECK)
+        (root / "check.sh").chmod(0o755)
+        for name, text in CHECK_UNITS.items():
+            (root / "etc/systemd/system" / name).write_text(text)
+        found = re.search(r"^\S+ (\S+) cgroup2 ", Path("/proc/self/mounts").read_text(), re.MULTILINE)
+        assert found
+        group = Path(found[1], f"relayfs-test-{os.getpid()}")
+        group.mkdir()
+        enter = (
+            f"echo $$ >'{group}/cgroup.procs' && exec timeout -s KILL 300 unshare --mount --uts --ipc --net --cgroup"
+        )
+        try:
+            run("sh", "-c", f'{enter} --pid --fork --kill-child sh -c "$0" sh "$1"', BOOT, root)
+        finally:
+            for path in sorted(group.rglob("*"), reverse=True):
+                if path.is_dir():
+                    path.rmdir()
+            group.rmdir()
+        assert (root / "result").read_text() == "1\nunread\nsuccess\n0\n"

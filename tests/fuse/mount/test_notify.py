@@ -1,20 +1,27 @@
 """What starts a server in the foreground is told when it mounts and when it ends; and the unit that systemd starts."""
 
+import fcntl
 import os
 import re
 import signal
 import socket
+import struct
 import subprocess
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from build import ROOT
 from forking import RELAYFS, start
-from mounts import DEADLINE_S, LISTED, Mount
+from making import GEOMETRY, contents, environment_of, making
+from mounts import DEADLINE_S, LISTED, Mount, User
+
+from relayfs_fuse import Channel
 
 UNIT = ROOT / "mount/relayfs@.service"
+FS_IOC_GETFLAGS = 0x80086601
 
 
 @pytest.fixture
@@ -71,3 +78,47 @@ def test_the_unit_has_no_mount_namespace():
         r"(Private(?!Network)|Protect(?!Clock|Hostname)|Read|Inaccessible|Bind|Temporary|Root|MountFlags|ProcSubset)"
     )
     assert not re.findall(rf"^{making}.*=", UNIT.read_text(), re.MULTILINE)
+    # Another one under which no channel can be made; systemd itself judges in tests/fuse/cli/test_deb.py.
+    assert "\nRestrictSUIDSGID=" not in UNIT.read_text()
+
+
+def flags_of(path: Path) -> int:
+    """What lsattr shows."""
+    with path.open("rb") as file:
+        return int(struct.unpack("ixxxx", fcntl.ioctl(file, FS_IOC_GETFLAGS, bytes(8)))[0])
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root has capabilities to lose")
+def test_a_server_that_is_confined_as_the_unit_says_serves_all_users(
+    make_mount: Callable[..., Mount], unprivileged: User, tmp_path: Path
+) -> None:
+    mount = make_mount("control_mode=0666", start=False, is_forked=False)
+    mount.program = tmp_path / "confined"
+    mount.program.write_text(
+        f"#!/bin/sh\nexec '{sys.executable}' '{ROOT}/tests/support/confine.py' '{UNIT}' '{RELAYFS}' \"$@\"\n"
+    )
+    mount.program.chmod(0o755)
+    mount.start()
+    assert mount.process is not None
+    status = Path(f"/proc/{mount.process.pid}/status").read_text()
+    assert re.search(r"^NoNewPrivs:\s+1$", status, re.MULTILINE)
+    assert re.search(r"^Seccomp:\s+2$", status, re.MULTILINE)
+    # It maps files where another server does (SYS_ADMIN), and protects their pages (LINUX_IMMUTABLE).
+    free = make_mount(store=mount.store.with_name("other"))
+    assert ("maps no files" in mount.log.read_text()) == ("maps no files" in free.log.read_text())
+    for one in (mount, free):
+        with Channel(one.create("open", "buffers=single perm=0666")) as channel:
+            channel.write(b"record")
+        (one.path / ".channels/open/mem0").open("r+b").close()
+    assert flags_of(mount.store / "open/mem0") == flags_of(free.store / "open/mem0")
+    # Another user's program has its own memory adopted, which is taken from /proc, and stays this user's.
+    with making(environment_of(mount), user=unprivileged.uid) as maker:
+        maker.ask(f"open - - {GEOMETRY}")
+        maker.ask("write one")
+        maker.ask("late cpu -")
+        assert contents(mount.path / "cpu") == b"one\n"
+        maker.ask("close")
+    mount.command(f"create theirs buffers=single uid={unprivileged.uid}")
+    assert (mount.path / "theirs").stat().st_uid == unprivileged.uid
+    assert mount.stop() == 0
+    assert list(mount.path.iterdir()) == []
