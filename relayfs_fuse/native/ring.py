@@ -159,6 +159,8 @@ class RingsHandle(library.Handle):
             self._data = ffi.new("void **")
             self._length = ffi.new("size_t *")
             self._missed = ffi.new("uint64_t *")
+            # For read(), because to allocate a ring's size for each record takes far longer than the record.
+            self._copy = ffi.new("char[]", 0)
             self.n: int = self._open.n
             self.overwrite = self._overwrites(path)
 
@@ -231,12 +233,13 @@ class RingsHandle(library.Handle):
 
     def read(self, index: int, size: int) -> tuple[bytes | None, int]:
         """Copy and consume the next record, in any mode: it, or None, and the number overwritten before it."""
-        data = ffi.new("char[]", size)
+        if len(self._copy) < size:
+            self._copy = ffi.new("char[]", size)
         self._missed[0] = 0
-        got = int(lib.relay_ring_read(self._open.ring[index], data, size, self._missed))
+        got = int(lib.relay_ring_read(self._open.ring[index], self._copy, size, self._missed))
         if got == -errno.EAGAIN:
             return None, int(self._missed[0])
-        return bytes(ffi.buffer(data, check(got))), int(self._missed[0])
+        return bytes(ffi.buffer(self._copy, check(got))), int(self._missed[0])
 
     def read_framed(self, index: int, size: int) -> bytes | None:
         """Copy and consume whole records of one ring, framed as read(2) returns them; b"": none; None: it has ended.

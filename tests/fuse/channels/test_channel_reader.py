@@ -223,18 +223,19 @@ def test_what_is_overwritten_is_missed_and_not_returned_torn(mount: Mount) -> No
         mount.command("remove app/log")
 
 
-def test_two_readers_share_the_records(mount: Mount) -> None:
-    channel = mount.create("app/log", KINDS["ring-percpu"])
+@pytest.mark.parametrize("kind", ["ring-percpu", "ring-times", "relay-times", "ring-overwrite"])
+def test_two_readers_share_the_records(mount: Mount, kind: str) -> None:
+    channel = mount.create("app/log", KINDS[kind])
     found: list[bytes] = []
 
     def read(reader: ChannelReader) -> None:
         with reader:
             found.extend(record.data for record in reader)
 
-    threads = [threading.Thread(target=read, args=(relayfs_fuse.open(channel),)) for _ in range(2)]
+    threads = [threading.Thread(target=read, args=(relayfs_fuse.open(channel, delay=0.01),)) for _ in range(2)]
     for thread in threads:
         thread.start()
-    write_on_cpus(channel, "ring", numbered(500))
+    write_on_cpus(channel, kind, numbered(500))
     wait_until(lambda: mount.shown("app/log", "unread_bytes") == "0", "all is read")
     mount.command("remove app/log")
     for thread in threads:
