@@ -35,6 +35,7 @@ COMMANDS = {
     "reset": ("channels", "reset"),
     "resume": ("channels", "resume"),
     "run": ("run", "run"),
+    "size": ("size", "size"),
     "snapshot": ("snapshot", "snapshot"),
     "stat": ("stat", "stat"),
     "trace": ("traces", "trace"),
