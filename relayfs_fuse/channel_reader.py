@@ -394,7 +394,7 @@ def open(  # noqa: A001  # relayfs_fuse.open is to the package what tarfile.open
     path: in a mount, a channel of relay files or record rings, MNT/app/cpu or MNT/.channels/app/cpu; or one of its
         buffers, MNT/app/cpu0 or MNT/.channels/app/cpu/mem0
     timeout: how many seconds a step waits for a record before the iteration ends; None: for ever; 0: the records that
-        are there
+        are there, and those that are written meanwhile
     delay: with `times`, how many seconds a record waits at most for earlier ones of other CPUs
 
     OSError: ENOENT, there is nothing at the path, or it is in no mount; EISDIR, a directory; EACCES, this user may not
