@@ -1,0 +1,94 @@
+"""Measure how fast relayctl write cuts lines and writes them to a channel, next to cat, which moves them into a pipe.
+
+    ./dev bench shell [ROUNDS]
+
+The same lines, through pipes: from a file by `cat`, whose output is discarded; and from a pipe by `relayctl write`,
+into a channel that overwrites. Megabytes for each second of the program's own CPU time, its start included; medians over the
+rounds. The status is 1 if a promised ratio is missed twice.
+"""
+
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from support import Limit, Mount, Samples, judge, mounted
+
+ROUNDS = 9
+FILE_BYTES = 64 << 20
+TIMES = 16
+LENGTHS = (30, 100, 500)
+CHANNELS = {
+    "percpu": "mode=overwrite",
+    "single": "mode=overwrite buffers=single",
+    "ring": "type=ring mode=overwrite size=1M",
+}
+PIPE_BYTES = 1 << 20
+# For shorter lines there is no promise: each is a record.
+LONG = 100
+
+LIMITS = [
+    Limit(
+        f"lines of {length} bytes to {kind}: times cat", f"{kind}-{length}", f"cat-{length}",
+        least=0.5 if length >= LONG else None,
+    )
+    for length in LENGTHS for kind in CHANNELS
+]  # fmt: skip
+
+
+def rate(process: subprocess.Popen[bytes]) -> float:
+    """Wait for a program that has moved all lines; return its megabytes a second."""
+    _, status, used = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode:
+        raise subprocess.CalledProcessError(process.returncode, process.args)
+    return FILE_BYTES * TIMES / 1e6 / (used.ru_utime + used.ru_stime)
+
+
+def moved_by_cat(files: Sequence[Path]) -> float:
+    """Measure cat."""
+    with subprocess.Popen(["cat", *files], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        room = bytearray(PIPE_BYTES)
+        while os.readv(process.stdout.fileno(), [room]):
+            pass
+        return rate(process)
+
+
+def written(files: Sequence[Path], channel: Path) -> float:
+    """Measure relayctl write."""
+    relayctl = Path(sys.executable).with_name("relayctl")
+    with (
+        subprocess.Popen(["cat", *files], stdout=subprocess.PIPE) as source,
+        subprocess.Popen([relayctl, "write", channel], stdin=source.stdout) as process,
+    ):
+        return rate(process)
+
+
+def measure(mount: Mount, rounds: int) -> Samples:
+    """Alternate, so that what disturbs the machine disturbs all alike."""
+    samples = Samples()
+    for length in LENGTHS:
+        file = mount.store.parent / "lines"
+        line = b"l" * (length - 1) + b"\n"
+        file.write_bytes(line * (FILE_BYTES // length) + b"\n" * (FILE_BYTES % length))
+        for _ in range(rounds):
+            samples.add(f"cat-{length}", moved_by_cat([file] * TIMES), bytes=FILE_BYTES * TIMES)
+            for kind in CHANNELS:
+                rate_now = written([file] * TIMES, mount.path / "bench" / kind)
+                samples.add(f"{kind}-{length}", rate_now, bytes=FILE_BYTES * TIMES)
+    return samples
+
+
+def main() -> int:
+    """Make the channels, measure, judge."""
+    rounds = int(sys.argv[1]) if len(sys.argv) > 1 else ROUNDS
+    with mounted() as mount:
+        for kind, options in CHANNELS.items():
+            mount.create(f"bench/{kind}", options)
+        return judge(lambda: measure(mount, rounds), LIMITS, "MB/s of CPU time")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
