@@ -98,8 +98,8 @@ class PeekHandle(Handle):
             try:
                 return self._peek.copy(size)
             except OSError as error:
+                # Damage is not noted: whoever consumes the data may get along with it.
                 if error.errno != errno.EMSGSIZE or size > self._stored.channel.stats.file_bytes:
-                    self._stored.note(error)
                     raise
             size = max(2 * size, BLOCK_SIZE)
 

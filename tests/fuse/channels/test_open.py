@@ -99,7 +99,7 @@ def test_tools_without_relayfs_use_the_first_mount_that_there_is(make_mount: Cal
     mount.start()
     mount.command("trace create seen\n")
     listing = f"{CLEAR}os.execv(program, [program, 'list'])"
-    for keep, code, said in ((mount.path, 0, "seen  stopped"), ("nothing", 1, "no relayfs is mounted")):
+    for keep, code, said in ((mount.path, 0, "seen  trace "), ("nothing", 1, "no relayfs is mounted")):
         command = ["unshare", "--mount", sys.executable, "-c", listing, keep, RELAYFS.with_name("relayctl")]
         environment = {**os.environ, "RELAYFS": ""}
         done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
