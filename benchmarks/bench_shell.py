@@ -3,8 +3,8 @@
     ./dev bench shell [ROUNDS]
 
 The same lines, through pipes: from a file by `cat`, whose output is discarded; and from a pipe by `relayctl write`,
-into a channel that overwrites. Megabytes for each second of the program's own CPU time, its start included; medians over the
-rounds. The status is 1 if a promised ratio is missed twice.
+into a channel that overwrites. Megabytes for each second of the program's own CPU time, its start included; medians
+over the rounds. The status is 1 if a promised ratio is missed twice.
 """
 
 import os
