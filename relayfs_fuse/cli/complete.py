@@ -42,6 +42,11 @@ def traces(context: click.Context, parameter: click.Parameter, typed: str) -> li
     return _items(_traces(context), typed)
 
 
+def traces_or_channels(context: click.Context, parameter: click.Parameter, typed: str) -> list[CompletionItem]:  # noqa: ARG001
+    """Propose traces and channels."""
+    return _items([*_traces(context), *_channels(context, CHANNEL)], typed)
+
+
 def traces_or_recordings(
     context: click.Context,
     parameter: click.Parameter,

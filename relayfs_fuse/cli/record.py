@@ -1,4 +1,4 @@
-"""relayctl record: write a trace to disk while it runs."""
+"""relayctl record: write a trace, or the records of a channel, to disk while programs write."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from relayfs_fuse.cli import complete
+from relayfs_fuse.cli import complete, record_channel
+from relayfs_fuse.cli.channel import find_channel
 from relayfs_fuse.cli.common import Size, check_option, check_stdout, mount_option, store_option
 from relayfs_fuse.reading.room import permit_many_files
 from relayfs_fuse.reading.source import Source, find_store
@@ -28,7 +29,7 @@ _STDOUT = "-"
 
 
 @click.command()
-@click.argument("name", shell_complete=complete.traces)
+@click.argument("name", shell_complete=complete.traces_or_channels)
 @click.option(
     "-o", "--output", required=True, metavar="DIR", shell_complete=complete.directories,
     help="Output directory; - means a tar archive on stdout.",
@@ -57,10 +58,20 @@ def record(  # noqa: PLR0913, PLR0917  # an option each
     progress: bool,
     json_wanted: bool,
 ) -> None:
-    """Record the trace NAME until it is removed, or until interrupted (SIGINT, SIGTERM).
+    """Record the trace or channel NAME until it is removed, or until interrupted (SIGINT, SIGTERM).
 
-    DIR is a CTF trace for babeltrace2 and other viewers at any time. An interrupted recording to it is continued.
+    Of a trace, DIR is a CTF trace for babeltrace2 and other viewers at any time. Of a channel, PATH or MNT/PATH, it has
+    a file for each buffer. An interrupted recording to it is continued.
     """
+    channel = find_channel(name, mount, store) if store is None else None
+    if channel is not None:
+        for_traces = {
+            "-o -": output == _STDOUT, "--rotate-size": rotate_size, "--rotate-time": rotate_time,
+            "--compress": compress, "--until-stopped": until_stopped,
+        }  # fmt: skip
+        record_channel.refuse_options(channel.path, for_traces)
+        record_channel.record_channel(name, mount, output, duration, progress=progress, as_json=json_wanted)
+        return
     if output == _STDOUT:
         check_stdout()
         if compress or rotate_size or rotate_time:

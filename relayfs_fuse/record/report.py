@@ -30,9 +30,11 @@ class Progress:
     the recorder waits. The next message is preceded by one that says how many are missing.
 
     shows_always: show the progress line even if stderr is no terminal
+    what: what the progress line calls those that were lost
     """
 
-    def __init__(self, *, shows_always: bool) -> None:
+    def __init__(self, *, shows_always: bool, what: str = "events") -> None:
+        self._what = what
         self._is_terminal = os.isatty(_STDERR)
         self._shows = shows_always or self._is_terminal
         self._bytes, self._time = 0, time.monotonic()
@@ -48,7 +50,7 @@ class Progress:
         self._bytes, self._time = summary.bytes, now
         n_buffers = summary.buffers if n_buffers is None else n_buffers
         lost = summary.lost + summary.lost_without_buffers + sum(summary.lost_without_buffers_by_user.values())
-        line = f"{size(rate)}/s, {size(summary.bytes)}, {lost} events lost, {n_buffers} buffers"
+        line = f"{size(rate)}/s, {size(summary.bytes)}, {lost} {self._what} lost, {n_buffers} buffers"
         if not self._is_terminal:
             _write(f"{line}\n")
         elif _write(f"\r{line:{self._width}}"):
