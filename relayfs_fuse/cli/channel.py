@@ -19,7 +19,7 @@ from relayfs_fuse.native.trace import Traces
 from relayfs_fuse.reading.source import find_store, listed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from relayfs_fuse.reading.records import Records
 
@@ -98,14 +98,17 @@ def _is_channel(where: str, path: str) -> bool:
     return False
 
 
-def channels_of_store(where: str, traces: Sequence[str]) -> Iterator[str]:
+def channels_of_store(where: str, traces: Sequence[str], note: Callable[[str], None] = lambda _: None) -> Iterator[str]:
     """Yield the paths of the channels in a store.
 
     traces: the names of its traces, whose directories are none of channels
+    note: is called with each directory below the store, before it is listed
     """
     for directory, directories, files in os.walk(where):
         hidden = traces if directory == where else ()
         directories[:] = sorted(name for name in directories if not name.startswith(".") and name not in hidden)
+        for name in directories:
+            note(os.path.join(directory, name))
         if _FIRST_FILE in files:
             yield os.path.relpath(directory, where)
 
