@@ -39,10 +39,14 @@ def test_commands_and_options_are_proposed():
     assert proposed("export", "--time", "") == ["clock", "date", "relative", "seconds"]
 
 
-@pytest.mark.parametrize("command", ["live", "record", "snapshot", "export", "trace stop"])
+@pytest.mark.parametrize("command", ["live", "snapshot", "export", "trace stop"])
 def test_traces_are_proposed(furnished, command):
     assert proposed(*command.split(), "") == ["other", "web", "worker"]
     assert proposed(*command.split(), "w") == ["web", "worker"]
+
+
+def test_traces_and_channels_are_proposed_to_be_recorded(furnished):
+    assert proposed("record", "w") == ["walk/steps", "walk/untimed", "web", "worker"]
 
 
 def test_channels_are_proposed_whose_records_have_times(furnished):
