@@ -95,12 +95,13 @@ static char *unescape(char *word)
 	return word;
 }
 
-/* True if the server belongs to root or to this user. `user_id=` is the server's uid in the user namespace in which it
- * mounted: this process's namespace or its parent. */
-static bool is_server_trusted(const char *options)
+/* True if the server of a line of mountinfo belongs to root or to this user. `user_id=` is the server's uid in the user
+ * namespace in which it mounted: this process's namespace or its parent. It is in the last field, the options; the field
+ * before is any text that the server's user has chosen. */
+static bool is_server_trusted(const char *line)
 {
-	static const char key[] = "user_id=";
-	const char *user = strstr(options, key);
+	static const char key[] = ",user_id=";
+	const char *user = strstr(strrchr(line, ' '), key);
 	unsigned long uid = user ? strtoul(user + sizeof(key) - 1, NULL, 10) : 0;
 	uid_t outside;
 	return uid == 0 || (is_mapped(geteuid(), &outside) && (uid == geteuid() || uid == outside));
@@ -116,7 +117,7 @@ static char *mountpoint_in(char *line, dev_t *device)
 		return NULL;
 	*device = makedev(major_number, minor_number);
 	bool ours = strncmp(type, " - fuse.relayfs ", 16) == 0 || strncmp(type, " - fuse relayfs ", 16) == 0;
-	ours = ours && is_server_trusted(type);
+	ours = ours && is_server_trusted(line);
 	for (int i = 0; i < 4; i++) {
 		word = strchr(word, ' ');
 		if (!word)

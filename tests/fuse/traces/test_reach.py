@@ -1,5 +1,6 @@
 """Programs that reach less of the machine than others: what they write is recorded or counted, never silently gone."""
 
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -19,7 +20,7 @@ MADE_BY = [None, NOBODY]
 # A mount of nobody's whose server answers nothing, alone in a mount namespace; then a program of SOMEBODY.
 SILENT = """
 import ctypes, os, sys
-place, user, *command = sys.argv[1:]
+source, place, user, *command = sys.argv[1:]
 libc = ctypes.CDLL(None, use_errno=True)
 with open("/proc/self/mountinfo") as mounts:
     others = [line.split()[4] for line in mounts if " - fuse.relayfs " in line]
@@ -27,7 +28,7 @@ for other in others:
     libc.umount2(other.encode(), 2)
 device = os.open("/dev/fuse", os.O_RDWR)
 options = f"fd={device},rootmode=40755,user_id=65534,group_id=65534,allow_other"
-if libc.mount(b"relayfs", place.encode(), b"fuse.relayfs", 0, options.encode()):
+if libc.mount(source.encode(), place.encode(), b"fuse.relayfs", 0, options.encode()):
     sys.exit(os.strerror(ctypes.get_errno()))
 os.set_inheritable(device, True)
 os.execvp("setpriv", ["setpriv", "--reuid", user, "--regid", user, "--clear-groups", *command])
@@ -83,9 +84,18 @@ def test_a_user_who_is_root_in_a_user_namespace_is_traced_in_that_users_own_moun
 def test_a_user_without_a_number_does_not_ask_nobodys_server(unprivileged: User) -> None:
     """Linux shows all such users as nobody, of whom this one is another."""
     with tmpfs_directory() as place:
-        command = ["unshare", "--mount", sys.executable, "-c", SILENT, place, str(SOMEBODY), "unshare", "-U"]
+        command = ["unshare", "--mount", sys.executable, "-c", SILENT, "relayfs", place, str(SOMEBODY)]
+        command += ["unshare", "-U"]
         with making({"RELAYFS": "", "RELAYFS_STORE": "/nowhere"}, None, [*command, program("traced")]) as maker:
             maker.ask(f"emit {N}")
+
+
+def test_what_a_user_calls_the_source_of_a_mount_does_not_make_it_roots(unprivileged: User) -> None:
+    with tmpfs_directory() as place:
+        shown = [sys.executable, "-c", "from relayfs_fuse import native; print(native.find_mount())"]
+        command = ["unshare", "--mount", sys.executable, "-c", SILENT, "x,user_id=0", place, str(SOMEBODY), *shown]
+        environment = {"RELAYFS": "", "PATH": os.environ["PATH"]}
+        assert subprocess.check_output(command, text=True, timeout=DEADLINE_S, env=environment, cwd="/") == "None\n"
 
 
 # --- what is out of reach ---
