@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 
 # How many of the bytes before the next one are kept.
 KEPT_BYTES = 64 << 10
+# The longest record that can be read. It is copied whole, because it may be overwritten meanwhile; until then the server
+# answers no other request.
+LONGEST_BYTES = 8 << 20
 
 
 class PeekHandle(Handle):
@@ -56,7 +59,7 @@ class PeekHandle(Handle):
         self._kept.clear()
 
     async def read(self, acts: Acts, offset: int, size: int, request: tap.Request) -> bytes:
-        """Return data at an offset; b"": it is at the end or after it. OSError: ESPIPE, EINTR, EBADMSG."""
+        """Return data at an offset; b"": it is at the end or after it. OSError: ESPIPE, EFBIG, EINTR, EBADMSG."""
         return await acts.streams.interruptible(partial(self._read, acts.streams, offset, size, request), request)
 
     async def _read(self, streams: Streams, offset: int, size: int, request: tap.Request) -> bytes:
@@ -93,15 +96,17 @@ class PeekHandle(Handle):
         return READABLE | (GONE if self._stored.buffer.state() & native.IS_CLOSED else 0)
 
     def _copy(self, size: int) -> bytes:
-        """Return the next data: at most `size` bytes, unless a record is longer."""
+        """Return the next data: at most `size` bytes, unless a record is longer. OSError: EFBIG, a record is too long."""
         while True:
             try:
                 return self._peek.copy(size)
             except OSError as error:
                 # Damage is not noted: whoever consumes the data may get along with it.
-                if error.errno != errno.EMSGSIZE or size > self._stored.channel.stats.file_bytes:
+                if error.errno != errno.EMSGSIZE:
                     raise
-            size = max(2 * size, BLOCK_SIZE)
+            if size >= LONGEST_BYTES:
+                raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
+            size = min(max(2 * size, BLOCK_SIZE), LONGEST_BYTES)
 
     async def close(self, acts: Acts) -> None:
         """Free the peek."""

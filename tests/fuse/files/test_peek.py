@@ -142,6 +142,20 @@ def test_a_record_longer_than_the_read_is_read_in_parts(mount: Mount) -> None:
     assert b"".join(iter(peek_file(mount).open("rb", buffering=0).readall, b"")) == expected
 
 
+@pytest.mark.parametrize("options", ["type=ring size=32M", "buffers=single times=mono subbuf_size=16M n_subbufs=2"])
+def test_a_record_too_long_to_be_copied_at_once_is_an_error_and_stays(mount: Mount, options: str) -> None:
+    channel = mount.create("app/cpu", options)
+    long = bytes((8 << 20) + 1)
+    write(channel, b"first", long)
+    with peek_file(mount).open("rb", buffering=0) as file:
+        assert file.read(5) == b"first"
+        for _ in range(2):
+            with pytest.raises(OSError, match="File too large"):
+                file.read(1)
+    with relay_file(mount).open("rb", buffering=0) as file:
+        assert b"".join(iter(lambda: file.read(1 << 20), b"")) == b"first" + long
+
+
 def test_its_permissions_are_those_of_the_relay_file(mount: Mount) -> None:
     channel = mount.create("app/cpu", "buffers=single perm=0640")
     write(channel, b"secret\n")
