@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import mmap
 import os
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from relayfs_fuse.native import KINDS, CountersHandle, CounterSpec, library
 
 if TYPE_CHECKING:
     from relayfs_fuse.native import CounterInfo
+
+# How often names are read anew that have changed meanwhile, before changes are prevented.
+_TRIES = 4
 
 
 class Counter:
@@ -71,11 +75,25 @@ class Counters(library.Closing):
 
     def infos(self) -> dict[str, CounterInfo]:
         """Return all counters' properties by name."""
-        while True:
+        while (infos := self._infos_between_changes()) is None:
+            # They change so often that they could not be read. While the lock is held, they do not change.
+            with suppress(PermissionError):
+                held = self._handle.hold()
+                try:
+                    self._handle.refresh()
+                    infos = self._handle.infos()
+                    break
+                finally:
+                    os.close(held)
+        return {info.name: info for info in infos}
+
+    def _infos_between_changes(self) -> list[CounterInfo] | None:
+        for _ in range(_TRIES):
             self._handle.refresh()
             infos = self._handle.infos()
             if not self._handle.refresh():
-                return {info.name: info for info in infos}
+                return infos
+        return None
 
     def value(self, name: str) -> int:
         """Return a counter's value, the sum over all CPUs."""

@@ -1,9 +1,11 @@
 """Counters in Python: counting, reading, and looking at the memory without a copy."""
 
 import errno
+from contextlib import suppress
 
 import numpy
 import pytest
+from mounts import Mount
 from traffic import at_once
 
 from relayfs_fuse import Counters
@@ -91,3 +93,26 @@ def test_refused_is_what_is_not_allowed(counters, tmp_path):
         counters.value("a")
     with pytest.raises(FileNotFoundError):
         Counters(tmp_path)
+
+
+def test_names_are_read_even_if_they_change_all_the_time(mount: Mount, monkeypatch: pytest.MonkeyPatch) -> None:
+    n_read = 0
+    with Counters(mount.path) as counters, Counters(mount.path) as others:
+        counters.add("app/here")
+        infos = counters._handle.infos
+
+        def read() -> object:
+            """Read them, and have one more added before anybody can know that none was."""
+            nonlocal n_read
+            n_read += 1
+            found = infos()
+            with suppress(OSError):  # the lock is held
+                others.add(f"app/{n_read}")
+            assert n_read < 50
+            return found
+
+        monkeypatch.setattr(counters._handle, "infos", read)
+        found = counters.infos()
+        assert {"app/here", *(f"app/{i}" for i in range(1, n_read))} <= set(found)
+        monkeypatch.undo()
+        assert f"app/{n_read}" not in counters.infos()
