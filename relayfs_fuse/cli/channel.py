@@ -37,8 +37,11 @@ class Channel:
     path: str
     directory: str
 
-    def records(self, since: int) -> Records:
-        """Follow its records from a time, ns since 1970; RelayError: it has no times, or cannot be used."""
+    def records(self, since: int, report: Callable[[str], None] = say) -> Records:
+        """Follow its records from a time, ns since 1970; RelayError: it has no times, or cannot be used.
+
+        report: called with a line for users when something goes wrong
+        """
         from relayfs_fuse.fs.kinds.channel import map_files  # noqa: PLC0415  # views of traces need none of this
         from relayfs_fuse.reading.records import Records  # noqa: PLC0415
 
@@ -50,7 +53,7 @@ class Channel:
                     f"the records of {self.path} have no times, so they have no order; make the channel with "
                     f"`create {self.path} ... times=mono`, or read its relay files with cat"
                 )
-            return Records(memories, times, say, since)
+            return Records(memories, times, report, since)
 
 
 def find_channel(what: str, mount: str | None, store: str | None) -> Channel | None:

@@ -26,7 +26,7 @@ from relayfs_fuse.tracefiles.merged import merge, unread
 from relayfs_fuse.tracefiles.recorded import Recording
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Generator, Iterator
 
     from relayfs_fuse.native.merge import Merge
 
@@ -90,20 +90,32 @@ def export_command(  # noqa: PLR0913, PLR0917  # an option each
         if not is_recording(what, mount, store):
             directory = stack.enter_context(held_now(what, mount, store))
         recording = stack.enter_context(closing(Recording(directory)))
-        parts = recording.parts
         selection = Selection(patterns, condition)
-        selection.check(what, (one for part in parts for one in part.declarations))
-        made = min(part.origin.real for part in parts)
+        selection.check(what, (one for part in recording.parts for one in part.declarations))
+        made = min(part.origin.real for part in recording.parts)
         limits = moment(since, made, 0), moment(until, made, EVER)
-        merged = stack.enter_context(closing(merge(parts, patterns, *limits, selection.compiled)))
-        with _opened(output) as file:
-            # All parts are of one trace, so their origins are the same.
-            mono_offset = parts[0].origin.real - parts[0].origin.mono
-            style = Style(file_format, times, max(0, mono_offset))
-            _write(file, merged, stack.enter_context(closing(Export(merged, style))).pieces())
-            if why := unread(merged, recording):
-                raise RelayError(f"{what}: {why}")
+        merged = stack.enter_context(closing(merge(recording.parts, patterns, *limits, selection.compiled)))
+        pieces = exported(what, recording, merged, file_format, times)
+        with closing(pieces), _opened(output) as file:
+            _write(file, merged, pieces)
         _report(merged, what, output)
+
+
+def exported(
+    what: str, recording: Recording, merged: Merge, file_format: str, times: str = "clock"
+) -> Generator[memoryview]:
+    """Yield the merged events of a recording in one of the formats; the caller closes this, then the merge.
+
+    what: its name for messages
+
+    Each piece is valid until the next one. RelayError, in the end: a part of the recording could not be read.
+    """
+    # All parts are of one trace, so their origins are the same.
+    origin = recording.parts[0].origin
+    with closing(Export(merged, Style(file_format, times, max(0, origin.real - origin.mono)))) as exporter:
+        yield from exporter.pieces()
+    if why := unread(merged, recording):
+        raise RelayError(f"{what}: {why}")
 
 
 @contextmanager

@@ -47,6 +47,7 @@ class Objects(Closing):
     """The channels and traces whose names are wanted; what was mapped stays mapped between readings.
 
     mount, store: as for find_store()
+    is_wanted: whether a name is wanted; asked when it is found, and again before its figures are read
     where: the store
     place: the mount; None: only the store is known
 
@@ -106,7 +107,7 @@ class _Store(Closing):
             self._is_listed = False
             self._list()
             self._is_listed = True
-        for path in self._channels:
+        for path in filter(self._is_wanted, self._channels):
             if path in self._damage:
                 yield Figures(path, None, f"damaged: {self._damage[path][0]}")
             elif (channel := self._read_channel(path)) is not None:

@@ -18,43 +18,68 @@ of its samples, otherwise it counts as untyped; there are neither units nor an e
 A family's name is the counter's, with characters that are not allowed replaced by `_`, and ends with the unit. Counters
 whose names become equal share a family, and the label `name` distinguishes them. No family's name ends with `_total` or
 `_created`, because a counter family `x` also uses the names `x_total` and `x_created`.
+
+Families that are not made of counters, as those of relayctl serve, have other labels, and keep their names: a counter
+whose family would have the same name gets another one.
 """
 
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from relayfs_fuse.native import KINDS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping, Sequence
 
     from relayfs_fuse.native import CounterInfo
-
-    Families = dict[str, list[tuple[CounterInfo, int]]]
 
 _OF_COUNTERS = ("_total", "_created")
 
 
-def render(found: Iterable[tuple[CounterInfo, int]]) -> str:
-    """Write counters and their values as OpenMetrics."""
-    return "".join(_render_openmetrics(*family) for family in _families(found)) + "# EOF\n"
+class Family(NamedTuple):
+    """Samples of one kind and unit.
+
+    name: without _total
+    kind: counter or gauge
+    unit: "": none; otherwise the name ends with it
+    samples: the labels and the value of each
+    """
+
+    name: str
+    kind: str
+    unit: str
+    help: str
+    samples: Sequence[tuple[Mapping[str, str], float]]
 
 
-def render_text(found: Iterable[tuple[CounterInfo, int]]) -> str:
-    """Write counters and their values in the text format 0.0.4."""
-    return "".join(_render_text(*family) for family in _families(found))
+def render(found: Iterable[tuple[CounterInfo, int]], others: Sequence[Family] = ()) -> str:
+    """Write counters and their values, and other families, as OpenMetrics."""
+    return "".join(map(_render_openmetrics, _all_families(found, others))) + "# EOF\n"
 
 
-def _families(found: Iterable[tuple[CounterInfo, int]]) -> list[tuple[str, list[tuple[CounterInfo, int]]]]:
-    families: Families = {}
+def render_text(found: Iterable[tuple[CounterInfo, int]], others: Sequence[Family] = ()) -> str:
+    """Write counters and their values, and other families, in the text format 0.0.4."""
+    return "".join(map(_render_text, _all_families(found, others)))
+
+
+def _all_families(found: Iterable[tuple[CounterInfo, int]], others: Sequence[Family]) -> list[Family]:
+    by_name: dict[str, list[tuple[CounterInfo, int]]] = {}
+    taken = {family.name for family in others}
     for info, value in found:
-        families.setdefault(_family(info, families), []).append((info, value))
-    return sorted(families.items())
+        by_name.setdefault(_name(info, by_name, taken), []).append((info, value))
+    return sorted([*others, *(_family(name, counters) for name, counters in by_name.items())])
 
 
-def _family(info: CounterInfo, families: Families) -> str:
+def _family(name: str, counters: list[tuple[CounterInfo, int]]) -> Family:
+    first = counters[0][0]
+    # Counters wrap around as 64-bit numbers, and are never negative.
+    values = ((info, value % (1 << 64) if info.kind == 0 else value) for info, value in counters)
+    return Family(name, KINDS[first.kind], _unit(first), first.help, [({"name": info.name}, n) for info, n in values])
+
+
+def _name(info: CounterInfo, families: Mapping[str, list[tuple[CounterInfo, int]]], taken: set[str]) -> str:
     name = _clean(info.name)
     while name.endswith("_total"):
         name = name.removesuffix("_total")
@@ -64,7 +89,7 @@ def _family(info: CounterInfo, families: Families) -> str:
     if not name or name.endswith("_created"):
         name = f"{name}_{KINDS[info.kind]}"
     # A family is of one kind and unit.
-    while any(not _alike(info, other) for other, _ in families.get(name, [])[:1]):
+    while name in taken or any(not _alike(info, other) for other, _ in families.get(name, [])[:1]):
         name = f"{KINDS[info.kind]}_{name}"
     return name
 
@@ -93,25 +118,26 @@ def _escape_help(text: str) -> str:
     return text.replace("\\", "\\\\").replace("\n", "\\n")
 
 
-def _samples(name: str, found: list[tuple[CounterInfo, int]]) -> str:
-    # Counters wrap around as 64-bit numbers, and are never negative.
-    values = ((info, value % (1 << 64) if info.kind == 0 else value) for info, value in found)
-    return "".join(f'{name}{{name="{_escape(info.name)}"}} {value}\n' for info, value in values)
+def _samples(name: str, family: Family) -> str:
+    return "".join(f"{name}{_labels(labels)} {value}\n" for labels, value in family.samples)
 
 
-def _sample_name(name: str, info: CounterInfo) -> str:
-    return f"{name}_total" if info.kind == 0 else name
+def _labels(labels: Mapping[str, str]) -> str:
+    written = ",".join(f'{name}="{_escape(value)}"' for name, value in labels.items())
+    return f"{{{written}}}" if written else ""
 
 
-def _render_openmetrics(name: str, found: list[tuple[CounterInfo, int]]) -> str:
-    first = found[0][0]
-    unit = f"# UNIT {name} {_unit(first)}\n" if _unit(first) else ""
-    text = f"# HELP {name} {_escape(first.help)}\n" if first.help else ""
-    return f"# TYPE {name} {KINDS[first.kind]}\n{unit}{text}{_samples(_sample_name(name, first), found)}"
+def _sample_name(family: Family) -> str:
+    return f"{family.name}_total" if family.kind == "counter" else family.name
 
 
-def _render_text(family: str, found: list[tuple[CounterInfo, int]]) -> str:
-    first = found[0][0]
-    name = _sample_name(family, first)
-    text = f"# HELP {name} {_escape_help(first.help)}\n" if first.help else ""
-    return f"{text}# TYPE {name} {KINDS[first.kind]}\n{_samples(name, found)}"
+def _render_openmetrics(family: Family) -> str:
+    unit = f"# UNIT {family.name} {family.unit}\n" if family.unit else ""
+    text = f"# HELP {family.name} {_escape(family.help)}\n" if family.help else ""
+    return f"# TYPE {family.name} {family.kind}\n{unit}{text}{_samples(_sample_name(family), family)}"
+
+
+def _render_text(family: Family) -> str:
+    name = _sample_name(family)
+    text = f"# HELP {name} {_escape_help(family.help)}\n" if family.help else ""
+    return f"{text}# TYPE {name} {family.kind}\n{_samples(name, family)}"

@@ -35,6 +35,7 @@ COMMANDS = {
     "reset": ("channels", "reset"),
     "resume": ("channels", "resume"),
     "run": ("run", "run"),
+    "serve": ("serve", "serve"),
     "size": ("size", "size"),
     "snapshot": ("snapshot", "snapshot"),
     "stat": ("stat", "stat"),

@@ -121,6 +121,8 @@ def test_python_modules_have_no_import_cycle():
             {"cli.live", "fs.requests", "fs.server", "fs.supervise", "fs.traces.watch", "fs.upkeep", "lttng_live"},
         ),
         ("relayfs_fuse._native", {"native"}),
+        ("starlette", {"cli.web"}),
+        ("uvicorn", {"cli.web"}),
     ],
 )
 def test_library_is_imported_only_where_it_belongs(library, users):

@@ -4,7 +4,6 @@ import dataclasses
 import os
 import random
 import re
-import shutil
 import subprocess
 import urllib.request
 from collections.abc import Iterator
@@ -12,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from mounts import Mount, wait_until
+from prometheus import check_by_promtool, judge, types_in
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 from tracing import RELAYCTL, relayctl
@@ -33,24 +33,6 @@ def shown(mount: Mount, *arguments: object) -> str:
     done = relayctl("counters", "-m", mount.path, *arguments)
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout
-
-
-def judge(name: str) -> str:
-    found = shutil.which(name)
-    if found is None:
-        pytest.skip(f"{name} is missing, which ./dev unpacks from Debian's packages")
-    return found
-
-
-def check_by_promtool(text: str) -> None:
-    """Let promtool read it. Status 3: it was read, and breaks a rule of style, as names that people chose may."""
-    command = [judge("promtool"), "check", "metrics"]
-    done = subprocess.run(command, input=text.encode(), capture_output=True, timeout=DEADLINE, check=False)
-    assert done.returncode in {0, 3}, (done.stderr.decode(), text)
-
-
-def types_in(text: str) -> dict[str, str]:
-    return dict(line.split(" ")[2:] for line in text.splitlines() if line.startswith("# TYPE "))
 
 
 def samples_of(families: object) -> dict[str, float]:
