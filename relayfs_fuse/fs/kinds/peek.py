@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
 # How many of the bytes before the next one are kept.
 KEPT_BYTES = 64 << 10
-# The longest record that can be read. It is copied whole, because it may be overwritten meanwhile; until then the server
-# answers no other request.
+# The longest record that can be read. It is copied whole, because it may be overwritten meanwhile; until then the
+# server answers no other request.
 LONGEST_BYTES = 8 << 20
 
 
@@ -96,7 +96,7 @@ class PeekHandle(Handle):
         return READABLE | (GONE if self._stored.buffer.state() & native.IS_CLOSED else 0)
 
     def _copy(self, size: int) -> bytes:
-        """Return the next data: at most `size` bytes, unless a record is longer. OSError: EFBIG, a record is too long."""
+        """Return the next data: at most `size` bytes, unless a record is longer; OSError: EFBIG, it is too long."""
         while True:
             try:
                 return self._peek.copy(size)
