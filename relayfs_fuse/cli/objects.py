@@ -1,4 +1,4 @@
-"""Reading the figures of channels, traces and counters, for relayctl list, stat and top.
+"""Reading the figures of channels, traces and counters, for relayctl list, stat, top and serve.
 
 Buffers are mapped in the store, and counters through one mapping, so that reading them makes no request to the server.
 A user who may not open the store gets what .channels/ says of channels, and what the control file says of traces.
@@ -6,7 +6,9 @@ A user who may not open the store gets what .channels/ says of channels, and wha
 
 from __future__ import annotations
 
+import math
 import os
+import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, suppress
 from typing import TypeVar
@@ -29,6 +31,8 @@ from relayfs_fuse.native.trace import Trace, Traces
 from relayfs_fuse.reading.source import find_mount, find_store
 
 _RING = TYPES[1]
+# The state of what was not read, because there was no time left.
+LATE = "late"
 Mapped = TypeVar("Mapped", MappedChannel, MappedProcess)
 
 
@@ -47,7 +51,6 @@ class Objects(Closing):
     """The channels and traces whose names are wanted; what was mapped stays mapped between readings.
 
     mount, store: as for find_store()
-    is_wanted: whether a name is wanted; asked when it is found, and again before its figures are read
     where: the store
     place: the mount; None: only the store is known
 
@@ -67,10 +70,13 @@ class Objects(Closing):
         if self._mapped is not None:
             self._mapped.close()
 
-    def read(self) -> list[Figures]:
-        """Read the figures of all channels, then of all traces, in the order of their names; OSError."""
+    def read(self, until: float = math.inf) -> list[Figures]:
+        """Read the figures of all channels, then of all traces, in the order of their names; OSError.
+
+        until: seconds of CLOCK_MONOTONIC; of a store, those whose turn has not come by then have the state LATE
+        """
         if self._mapped is not None:
-            return list(self._mapped.read())
+            return list(self._mapped.read(until))
         assert self.place is not None
         return list(_read_mount(self.place, self._is_wanted))
 
@@ -101,21 +107,25 @@ class _Store(Closing):
                 mapped.close()
         self._stack.close()
 
-    def read(self) -> Iterator[Figures]:
-        """Yield the figures of channels, then of traces."""
+    def read(self, until: float) -> Iterator[Figures]:
+        """Yield the figures of channels, then of traces; see Objects.read()."""
         if self._changes.are_there() or not self._is_listed:
             self._is_listed = False
             self._list()
             self._is_listed = True
-        for path in filter(self._is_wanted, self._channels):
-            if path in self._damage:
+        for path in self._channels:
+            if time.monotonic() >= until:
+                yield Figures(path, None, LATE)
+            elif path in self._damage:
                 yield Figures(path, None, f"damaged: {self._damage[path][0]}")
             elif (channel := self._read_channel(path)) is not None:
                 yield channel
         assert self._control is not None
         lost_by_user = native_trace.lost_by_user(self._where)
         for trace in sorted(self._control.all().values(), key=lambda one: one.name):
-            if self._is_wanted(trace.name):
+            if self._is_wanted(trace.name) and time.monotonic() >= until:
+                yield Figures(trace.name, "trace", LATE)
+            elif self._is_wanted(trace.name):
                 yield self._read_trace(trace, self._control.lost(trace), lost_by_user.get(trace.id, {}))
 
     # --- which there are ---

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 from relayfs_fuse.cli import openmetrics
 from relayfs_fuse.cli.common import printable
 from relayfs_fuse.cli.counters import shown
-from relayfs_fuse.cli.objects import Objects
+from relayfs_fuse.cli.objects import LATE, Objects
 from relayfs_fuse.cli.openmetrics import Family
 from relayfs_fuse.counters import Counters
 
@@ -110,17 +110,11 @@ class Scrape:
 
     def __init__(self, store: str, n_streams: int) -> None:
         self._counters = list(_counters(store))
-        end = time.monotonic() + READ_S
-        n_skipped = 0
-
-        def has_time(_: str) -> bool:
-            nonlocal n_skipped
-            is_late = time.monotonic() >= end
-            n_skipped += is_late
-            return not is_late
-
-        with Objects(None, store, has_time) as objects:
-            found = objects.read()
+        # Nothing stays mapped until the next time, which may never come: memory of channels that are removed is free.
+        with Objects(None, store) as objects:
+            all_found = objects.read(time.monotonic() + READ_S)
+        found = [one for one in all_found if one.state != LATE]
+        n_skipped = len(all_found) - len(found)
         channels = [one for one in found if one.kind != "trace"]
         traces = [one for one in found if one.kind == "trace"]
         self._families = [

@@ -7,7 +7,7 @@ import socket
 import sys
 import tarfile
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
@@ -226,11 +226,8 @@ def test_a_slow_client_is_told_what_it_missed_and_holds_up_nobody(mount: Mount, 
 
 def test_a_client_that_takes_nothing_is_disconnected(mount: Mount) -> None:
     path = mount.create("app/cpu", "times=mono buffers=single mode=overwrite")
-    code = (
-        "from relayfs_fuse.cli.web import run; run.STALLED_S = 0.1\nfrom relayfs_fuse.cli.relayctl import main; main()"
-    )
     with (
-        site("--mount", mount.path, relayctl=[sys.executable, "-c", code]) as impatient,
+        site("--mount", mount.path, relayctl=having("STALLED_S", 0.1)) as impatient,
         Events(impatient, "channel=app/cpu", 4096),
         Channel(path) as channel,
     ):
@@ -300,14 +297,27 @@ def test_a_snapshot_and_a_perfetto_trace_have_the_events_and_leave_them(
 # --- many connections ---
 
 
-def test_connections_without_requests_keep_nobody_out(served: Site) -> None:
-    idle = [socket.create_connection(("127.0.0.1", served.port)) for _ in range(200)]
-    try:
-        assert served.get("metrics").status == 200
+def test_connections_without_requests_keep_nobody_out(mount: Mount) -> None:
+    with site("--mount", mount.path, relayctl=having("_REQUEST_S", 3600.0)) as one, ExitStack() as stack:
+        idle = [stack.enter_context(socket.create_connection(("127.0.0.1", one.port))) for _ in range(200)]
+        assert one.get("metrics").status == 200
         # The server has closed those that waited longest.
-        idle[0].settimeout(DEADLINE_S)
-        with suppress(ConnectionResetError):
-            assert idle[0].recv(1) == b""
-    finally:
-        for one in idle:
-            one.close()
+        await_end(idle[0])
+    with (
+        site("--mount", mount.path, relayctl=having("_REQUEST_S", 0.1)) as one,
+        socket.create_connection(("127.0.0.1", one.port)) as slow,
+    ):
+        slow.sendall(b"GET / HTTP/1.1\r\n")
+        await_end(slow)
+
+
+def having(name: str, value: float) -> list[str]:
+    """Return a relayctl with another value of a constant of the server."""
+    code = f"from relayfs_fuse.cli.web import run; run.{name} = {value}"
+    return [sys.executable, "-c", f"{code}\nfrom relayfs_fuse.cli.relayctl import main; main()"]
+
+
+def await_end(connection: socket.socket) -> None:
+    connection.settimeout(DEADLINE_S)
+    with suppress(ConnectionResetError):
+        assert connection.recv(1) == b""
