@@ -71,9 +71,21 @@ def printable(text: str) -> str:
     return os.fsencode(text).decode(errors="backslashreplace")
 
 
+def on_a_line(text: str) -> str:
+    """Return a text that can be printed in a line: also control characters are escaped, since they may end it."""
+    return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in printable(text))
+
+
 def _cell(text: str) -> str:
-    """Return a text for a table: also control characters are escaped, since they may end a line."""
-    return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in printable(text)) or "-"
+    return on_a_line(text) or "-"
+
+
+def format_bytes(n: int) -> str:
+    """Format a number of bytes for people: with one decimal, and K, M or G as in options."""
+    for unit, shift in (("G", 30), ("M", 20), ("K", 10)):
+        if n >= 1 << shift:
+            return f"{n / (1 << shift):.1f}{unit}"
+    return str(n)
 
 
 class Size(click.ParamType):  # type: ignore[type-arg]  # before click 8.2 it has no parameter

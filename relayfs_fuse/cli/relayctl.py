@@ -23,6 +23,7 @@ COMMANDS = {
     "counters": ("counters", "counters"),
     "create": ("channels", "create"),
     "disable": ("channels", "disable"),
+    "doctor": ("doctor", "doctor"),
     "enable": ("channels", "enable"),
     "events": ("events", "events"),
     "export": ("export", "export_command"),

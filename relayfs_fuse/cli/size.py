@@ -19,7 +19,15 @@ from typing import TYPE_CHECKING
 import click
 
 from relayfs_fuse import native
-from relayfs_fuse.cli.common import Size, check_stdout, json_option, mount_option, show_table, store_option
+from relayfs_fuse.cli.common import (
+    Size,
+    check_stdout,
+    format_bytes,
+    json_option,
+    mount_option,
+    show_table,
+    store_option,
+)
 from relayfs_fuse.errors import RelayError
 from relayfs_fuse.fs.commands.control import LEAST_SUBBUF_SIZE, format_size
 from relayfs_fuse.fs.ledger import Limits, memory_available
@@ -144,14 +152,17 @@ def size(  # noqa: PLR0913, PLR0917  # an option each
     else:
         show_table(
             ["WRITERS", "LASTS", "MEMORY", "COMMAND"],
-            [[one.writers, _seconds(one.lasts), _bytes(one.memory), one.create] for one in found],
+            [[one.writers, _seconds(one.lasts), format_bytes(one.memory), one.create] for one in found],
         )
         for one in found:
             if not one.fits:
-                click.echo(f"{one.writers}: {_bytes(one.memory)} are more than the {_bytes(room.most)} to be had")
+                click.echo(
+                    f"{one.writers}: {format_bytes(one.memory)} are more than the {format_bytes(room.most)} to be had"
+                )
+        free, most, of_user = (format_bytes(n) for n in (room.free, room.size, room.user_size))
         click.echo(
-            f"{room.where}: {_bytes(room.free)} are free, of {_bytes(room.size)} for all channels; users other than "
-            f"root and the store's owner have {_bytes(room.user_size)} each, unless user_size= of the mount says more"
+            f"{room.where}: {free} are free, of {most} for all channels; users other than root and the store's owner "
+            f"have {of_user} each, unless user_size= of the mount says more"
         )
     if not any(one.fits for one in found):
         sys.exit(1)
@@ -240,14 +251,6 @@ def _room(mount: str | None, store: str | None) -> Room:
     free = min(status.f_bavail * status.f_frsize, memory_available(), most_of_all)
     is_owner = os.geteuid() == 0 or not is_there or os.stat(where).st_uid == os.geteuid()
     return Room(place or where, free, most_of_all, user_size, free if is_owner else min(free, user_size))
-
-
-def _bytes(n: int) -> str:
-    """Format a number of bytes for people: with one decimal, and K, M or G as in options."""
-    for unit, shift in (("G", 30), ("M", 20), ("K", 10)):
-        if n >= 1 << shift:
-            return f"{n / (1 << shift):.1f}{unit}"
-    return str(n)
 
 
 def _seconds(s: float) -> str:

@@ -13,7 +13,7 @@ from relayfs_fuse.cli.common import check_stdout, json_option, mount_option, sho
 from relayfs_fuse.reading.source import find_mount
 
 # Of the root directory of a mount: the server's version, and that of the FUSE protocol.
-_SERVER_XATTR = "user.relayfs.server"
+SERVER_XATTR = "user.relayfs.server"
 
 
 @click.command()
@@ -36,7 +36,7 @@ def version(mount: str | None, json_wanted: bool) -> None:
     if place is not None:
         # ENODATA, ENOTSUP: it is a store, or the server is of an earlier version.
         with suppress(OSError):
-            versions["server"], versions["fuse"] = os.getxattr(place, _SERVER_XATTR).decode("ascii").split()
+            versions["server"], versions["fuse"] = os.getxattr(place, SERVER_XATTR).decode("ascii").split()
     if json_wanted:
         show_json([versions])
     else:

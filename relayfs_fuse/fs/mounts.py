@@ -10,6 +10,9 @@ from dataclasses import dataclass
 # The type of a relayfs mount, as mount(8) shows it.
 KIND = "fuse.relayfs"
 
+# What a mount is without FUSE passthrough (fs/tap.py).
+MAPS_NO_FILES = "this mount maps no files (Linux 6.9 and CAP_SYS_ADMIN do): programs map those of the store"
+
 _TABLE = "/proc/self/mountinfo"
 _ESCAPE = re.compile(rb"\\([0-7]{3})")
 

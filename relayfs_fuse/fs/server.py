@@ -155,7 +155,7 @@ class Server:
         # Abandoned if the server ends meanwhile, as it does not answer requests of its own threads then.
         self._device = await trio.to_thread.run_sync(self._tracing.announcements.begin, abandon_on_cancel=True)
         if not tap.has_passthrough():
-            log.info("this mount maps no files (Linux 6.9 and CAP_SYS_ADMIN do): programs map those of the store")
+            log.info(mounts.MAPS_NO_FILES)
         answers()
 
     async def _end_on_signals(self, scope: trio.CancelScope) -> None:

@@ -45,6 +45,7 @@ from relayfs_fuse.native.memory import WAIT_MAX, ChannelMemory, WakeWord
 from relayfs_fuse.native.store import (
     buf_file_bytes,
     default_store,
+    fence_is_available,
     file_change_owner,
     file_is_protected,
     file_open,
@@ -103,6 +104,7 @@ __all__ = [
     "buf_file_bytes",
     "counters_create",
     "default_store",
+    "fence_is_available",
     "file_change_owner",
     "file_is_protected",
     "file_open",

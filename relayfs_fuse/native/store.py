@@ -46,6 +46,11 @@ def scheme_default(buffers: int) -> int:
     return int(lib.relay_scheme_default(buffers))
 
 
+def fence_is_available() -> bool:
+    """Return whether readers can sleep until a writer wakes them; otherwise they look again after 10 ms at most."""
+    return bool(lib.relay_fence_is_available())
+
+
 def buf_file_bytes(subbuf_size: int, n_subbufs: int) -> int:
     """Return the size of one buffer's file in the store; 0: the geometry is not allowed."""
     limit = 1 << 64

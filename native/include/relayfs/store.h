@@ -121,6 +121,10 @@ const struct relay_clock *relay_clock_at(uint32_t number);
 /* 1: this machine has the clock, and programs may read it; 0: otherwise. */
 int relay_clock_is_available(uint32_t number);
 
+/* 1: readers can have the kernel fence the CPUs of writers (membarrier(2)) before they sleep; 0: they look again after
+ * 10 ms at most. */
+int relay_fence_is_available(void);
+
 /*
  * The default mount and store: a path, stored to memory of PATH_MAX bytes. 0, or -ENAMETOOLONG, or:
  *

@@ -27,7 +27,8 @@ static long membarrier(int command)
 
 void relay_fence_register(void)
 {
-	/* The result is not needed: if the kernel does not support it, can_fence() is false in all processes. */
+	/* The result is not needed: if the kernel does not support it, relay_fence_is_available() is false in all
+	 * processes. */
 	membarrier(MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED);
 }
 
@@ -36,7 +37,7 @@ bool relay_fence_writers(void)
 	return membarrier(MEMBARRIER_CMD_GLOBAL_EXPEDITED) == 0;
 }
 
-static int can_fence(void)
+int relay_fence_is_available(void)
 {
 	static int answer = -1; /* relaxed, because each thread that asks the kernel gets the same answer */
 	int known = __atomic_load_n(&answer, __ATOMIC_RELAXED);
@@ -55,7 +56,7 @@ static int at_most(int timeout_ms, int most_ms)
 
 int relay_fenced_timeout(int timeout_ms)
 {
-	return can_fence() ? timeout_ms : at_most(timeout_ms, UNFENCED_SLEEP_MS);
+	return relay_fence_is_available() ? timeout_ms : at_most(timeout_ms, UNFENCED_SLEEP_MS);
 }
 
 int64_t relay_now_ms(void)
