@@ -52,7 +52,7 @@ def check_stdout() -> None:
 
 def show_table(titles: list[str], rows: list[list[str]]) -> None:
     """Print a table, with titles on a terminal only; a cell without a text is a -."""
-    lines = [[_cell(text) for text in row] for row in ([titles, *rows] if sys.stdout.isatty() else rows)]
+    lines = [[escaped(text) or "-" for text in row] for row in ([titles, *rows] if sys.stdout.isatty() else rows)]
     widths = [max(len(line[i]) for line in lines) for i in range(len(titles))] if lines else []
     for line in lines:
         # UTF-8, whatever the locale is.
@@ -71,13 +71,9 @@ def printable(text: str) -> str:
     return os.fsencode(text).decode(errors="backslashreplace")
 
 
-def on_a_line(text: str) -> str:
-    """Return a text that can be printed in a line: also control characters are escaped, since they may end it."""
+def escaped(text: str) -> str:
+    """Return a text for a line: also control characters are escaped, since they may end it."""
     return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in printable(text))
-
-
-def _cell(text: str) -> str:
-    return on_a_line(text) or "-"
 
 
 def format_bytes(n: int) -> str:

@@ -9,7 +9,7 @@ from dataclasses import asdict
 import click
 
 from relayfs_fuse.cli import complete
-from relayfs_fuse.cli.common import check_stdout, json_option, on_a_line
+from relayfs_fuse.cli.common import check_stdout, json_option, escaped
 from relayfs_fuse.cli.machine import OK, PROBLEM, Finding, machine
 from relayfs_fuse.cli.mounted import mounted, mounts_found
 
@@ -35,8 +35,8 @@ def doctor(mount: str | None, json_wanted: bool) -> None:
         click.echo(json.dumps({"findings": [asdict(one) for one in found]}))
     else:
         for one in found:
-            click.echo(on_a_line(f"{one.level:7}  {one.subject}: {one.meaning}"))
+            click.echo(escaped(f"{one.level:7}  {one.subject}: {one.meaning}"))
             if one.advice and one.level != OK:
-                click.echo(on_a_line(f"{'':7}  -> {one.advice}"))
+                click.echo(escaped(f"{'':7}  -> {one.advice}"))
     if any(one.level == PROBLEM for one in found):
         sys.exit(1)

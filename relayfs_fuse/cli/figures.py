@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Sequence
@@ -58,6 +58,11 @@ class Figures:
         """Lost records or events."""
         return total(self.lost_by_cause.values()) if self.lost_by_cause else None
 
+    @property
+    def causes(self) -> str:
+        """Why records or events were lost, and how many: full:3,torn:1; ?: nobody knows how many."""
+        return ",".join(f"{cause}:{'?' if n is None else n}" for cause, n in self.lost_by_cause.items() if n != 0)
+
     def add_up(self, parts: Sequence[Figures]) -> None:
         """Set the figures that are sums over buffers or processes, and the largest `fill`."""
         self.memory = total(part.memory for part in parts)
@@ -91,7 +96,7 @@ class Figures:
 def total(numbers: Iterable[int | None]) -> int | None:
     """Return the sum, or None if one of the numbers is not known."""
     known = list(numbers)
-    return None if None in known else sum(number for number in known if number is not None)
+    return None if None in known else sum(cast("list[int]", known))
 
 
 def add_rates(now: Sequence[Figures], before: Sequence[Figures], since: float) -> None:
@@ -100,9 +105,11 @@ def add_rates(now: Sequence[Figures], before: Sequence[Figures], since: float) -
     since: when reading `before` began. What is not in it was made later, and so was all that was written to it.
     """
     then = {(one.kind, one.name, one.identity): one for one in before}
+    # What could not be read then was not necessarily made since.
+    unread = {one.name for one in before if one.count is None}
     for one in now:
         earlier = then.get((one.kind, one.name, one.identity))
-        if earlier is None and one.kind not in ("counter", "gauge"):
+        if earlier is None and one.kind not in ("counter", "gauge") and one.name not in unread:
             earlier = Figures(one.name, one.kind, count=0, bytes=0, at=since)
         if earlier is None:
             continue
@@ -127,4 +134,4 @@ def _rate(now: int | None, before: int | None, seconds: float, kind: str | None)
 
 def _sum(rates: Iterable[float | None]) -> float | None:
     known = list(rates)
-    return None if None in known else sum(rate for rate in known if rate is not None)
+    return None if None in known else sum(cast("list[float]", known))

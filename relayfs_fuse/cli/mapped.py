@@ -17,11 +17,11 @@ from relayfs_fuse.reading.damage import reason
 from relayfs_fuse.reading.process import Process
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from relayfs_fuse.native.library import Fields
 
 _RELAY, _RING = TYPES
+# Of a buffer; the first one that one of the buffers has is the channel's.
+_STATES = ("closed", "disabled", "suspended", "ok")
 # The unit of st_blocks.
 _BLOCK_BYTES = 512
 _DAMAGED = (errno.EBADMSG, errno.EPROTO)
@@ -73,9 +73,9 @@ class MappedChannel(Closing):
                 return Figures(self._path, self._kind, why, len(self._memories), identity=self.identity)
         is_single = stats[0].buffers == native.BUFFERS_SINGLE
         parts = [_buffer(self._path if is_single else f"{self._path}{one.cpu}", self._kind, one) for one in stats]
-        figures = Figures(
-            self._path, self._kind, _state(self._kind, stats), len(parts), parts[0].size, identity=self.identity
-        )
+        states = {part.state for part in parts}
+        state = next(state for state in _STATES if state in states)
+        figures = Figures(self._path, self._kind, state, len(parts), parts[0].size, identity=self.identity)
         figures.parts = parts
         figures.add_up(parts)
         return figures
@@ -137,17 +137,17 @@ def failed_process(name: str, error: Exception) -> Figures | None:
     return Figures(name, "process", "damaged")
 
 
-def _state(kind: str, stats: Sequence[Fields]) -> str:
-    if any(one.closed for one in stats):
+def _state(kind: str, stats: Fields) -> str:
+    if stats.closed:
         return "closed"
-    if any(one.disabled for one in stats):
+    if stats.disabled:
         return "disabled"
-    return "suspended" if kind == _RELAY and any(one.suspended for one in stats) else "ok"
+    return "suspended" if kind == _RELAY and stats.suspended else "ok"
 
 
 def _buffer(name: str, kind: str, stats: Fields) -> Figures:
     """Return the figures of a buffer of a channel of this kind, or of a process."""
-    values = {one.name: statistics.value(one, [stats]) for one in SHOWN[kind]}
+    values = {one.name: statistics.value_of(one, stats) for one in SHOWN[kind]}
     if kind == _RING:
         size, used = stats.ring_size, stats.unread_bytes
     else:
@@ -156,7 +156,7 @@ def _buffer(name: str, kind: str, stats: Fields) -> Figures:
         finished = (stats.produced - stats.consumed) * stats.subbuf_size
         used = min(size, finished + stats.offset) if stats.unread_bytes else 0
     return Figures(
-        name, "buffer", _state(kind, [stats]), 1, size, values["file_bytes"],
+        name, "buffer", _state(kind, stats), 1, size, values["file_bytes"],
         count=values["records"], bytes=written(kind, values), unread_bytes=values["unread_bytes"],
         fill=used / size, lost_by_cause=lost(values),
     )  # fmt: skip

@@ -40,6 +40,7 @@ COMMANDS = {
     "size": ("size", "size"),
     "snapshot": ("snapshot", "snapshot"),
     "stat": ("stat", "stat"),
+    "top": ("top", "top"),
     "trace": ("traces", "trace"),
     "version": ("version", "version"),
     "view": ("view", "view"),

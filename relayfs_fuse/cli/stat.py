@@ -35,10 +35,10 @@ if TYPE_CHECKING:
 _LISTED = ("NAME", "KIND", "BUFFERS", "SIZE", "MEMORY", "STATE")
 _RATES = ("RATE", "BYTES/S")
 # The columns of stat, and the attributes that they show.
-_SHOWN = {
+SHOWN = {
     "NAME": "name", "KIND": "kind", "BUFFERS": "buffers", "SIZE": "size", "MEMORY": "memory", "WRITERS": "writers",
     "COUNT": "count", "BYTES": "bytes", "RATE": "rate", "BYTES/S": "byte_rate", "UNREAD": "unread_bytes",
-    "FILL": "fill", "LOST": "lost", "CAUSES": "lost_by_cause", "STATE": "state",
+    "FILL": "fill", "LOST": "lost", "CAUSES": "causes", "STATE": "state",
 }  # fmt: skip
 
 
@@ -52,7 +52,7 @@ def list_all(mount: str | None, store: str | None, json_wanted: bool) -> None:
     A line is NAME, kind (relay, ring, trace, counter, gauge), number of buffers, size of each, memory of all, state.
     """
     check_stdout()
-    _show(read_all(mount, store, lambda _: True), _LISTED, json_wanted)
+    show(read_all(mount, store, lambda _: True), _LISTED, json_wanted=json_wanted)
 
 
 @click.command()
@@ -97,7 +97,7 @@ def stat(  # noqa: PLR0913, PLR0917  # an option each
         add_rates(found, before, since)
     if parts:
         found = [one for whole in found for one in (whole, *whole.parts)]
-    _show(found, [title for title in _SHOWN if interval is not None or title not in _RATES], json_wanted)
+    show(found, [title for title in SHOWN if interval is not None or title not in _RATES], json_wanted=json_wanted)
     missing = [pattern for pattern in patterns if not any(_matches(one.name, pattern) for one in found)]
     for pattern in missing:
         say(f"there is no channel, trace or counter {printable(pattern)}")
@@ -114,7 +114,8 @@ def _below(name: str, mount: str | None) -> str:
     return name.removeprefix(f"{mount.rstrip('/')}/") if mount is not None else name
 
 
-def _show(found: Sequence[Figures], titles: Sequence[str], json_wanted: bool) -> None:
+def show(found: Sequence[Figures], titles: Sequence[str], *, json_wanted: bool) -> None:
+    """Print figures: a table of these columns, or JSON objects."""
     if json_wanted:
         show_json(one.as_json() | {"name": printable(one.name)} for one in found)
     else:
@@ -123,7 +124,7 @@ def _show(found: Sequence[Figures], titles: Sequence[str], json_wanted: bool) ->
 
 def _cell(one: Figures, title: str) -> str:
     """Return the text of a column; empty: unknown."""
-    value = getattr(one, _SHOWN[title])
+    value = getattr(one, SHOWN[title])
     if value is None:
         return ""
     if title in ("SIZE", "MEMORY"):
@@ -132,6 +133,4 @@ def _cell(one: Figures, title: str) -> str:
         return f"{value:.1f}"
     if title == "FILL":
         return f"{value:.0%}"
-    if title == "CAUSES":
-        return ",".join(f"{cause}:{'?' if n is None else n}" for cause, n in value.items() if n != 0)
     return str(value)

@@ -120,6 +120,8 @@ def test_python_modules_have_no_import_cycle():
             "trio",
             {"cli.live", "fs.requests", "fs.server", "fs.supervise", "fs.traces.watch", "fs.upkeep", "lttng_live"},
         ),
+        ("textual", {"cli.screen"}),
+        ("rich", {"cli.screen"}),
         ("relayfs_fuse._native", {"native"}),
         ("starlette", {"cli.web"}),
         ("uvicorn", {"cli.web"}),

@@ -64,17 +64,25 @@ def _is_unknown(statistic: Statistic, stats: Fields) -> bool:
 
     Such a consumer counts nothing, so what consumers would count is missing.
     """
-    if not statistic.source or not stats.foreign_bytes:
+    if not stats.foreign_bytes:
         return False
     return statistic.source == OF_CONSUMERS or stats.mode == native.MODE_OVERWRITE
 
 
+def value_of(statistic: Statistic, stats: Fields) -> int | None:
+    """Return a buffer's statistic; None: it cannot be known."""
+    if statistic.source and _is_unknown(statistic, stats):
+        return None
+    return getattr(stats, statistic.field)  # type: ignore[no-any-return]
+
+
 def value(statistic: Statistic, stats: Sequence[Fields]) -> int | None:
     """Return a channel's statistic, from the statistics of its buffers; None: it cannot be known."""
-    if any(_is_unknown(statistic, one) for one in stats):
+    numbers = [value_of(statistic, one) for one in stats]
+    known = [number for number in numbers if number is not None]
+    if len(known) < len(numbers):
         return None
-    numbers: list[int] = [getattr(one, statistic.field) for one in stats]
-    return max(numbers) if statistic.form == LATEST else sum(numbers)
+    return max(known) if statistic.form == LATEST else sum(known)
 
 
 def _statistic(statistic: Statistic, buffers: Sequence[Stored[Any]]) -> bytes:

@@ -1,0 +1,1 @@
+"""What relayctl top shows on a terminal: all that needs textual."""
