@@ -1,4 +1,4 @@
-"""What users are told is what the code does: README, man pages."""
+"""What users are told is what the code does: README, docs, man pages."""
 
 import re
 import subprocess
@@ -18,7 +18,6 @@ from relayfs_fuse.native.tables import OPTIONS, RELAY_OPTIONS, RING_OPTIONS, STA
 
 MAN = ROOT / "mount/man"
 PAGES = sorted(MAN.iterdir())
-README = (ROOT / "README.md").read_text()
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 # Headers that have a page of their own; librelayfs.3 is of all others.
 OWN_PAGE = {
@@ -39,7 +38,6 @@ SYNOPSES = [
     ("version.h.in", "librelayfs.3"),
     *((header.name, page) for header, page in OWN_PAGE.items()),
 ]
-LINK = re.compile(r"\]\(([^):#]+)\)")
 # A tag paragraph: .TP, then the line that names things.
 TAG = re.compile(r"^\.TP\n(\.B[IR]? (?:.*\\\n)*.*)", re.MULTILINE)
 
@@ -278,30 +276,44 @@ def test_files_that_the_design_names_exist():
     assert [name for name in named if not (ROOT / name).exists()] == []
 
 
-# --- the README ---
+# --- README.md and docs/ ---
 
 
-def test_readme_shows_the_examples_as_they_are():
+def blocks(path: str, *languages: str) -> list[str]:
+    return [text for language, text in FENCE.findall((ROOT / path).read_text()) if language in languages]
+
+
+def test_the_tutorial_shows_the_examples_as_they_are():
     files = {path.read_text(): path.name for path in (ROOT / "examples").iterdir() if path.is_file()}
-    shown = [files.get(text) for language, text in FENCE.findall(README) if language in ("c", "python")]
+    shown = [files.get(text) for text in blocks("docs/tutorials/2-producers.md", "c", "python")]
     assert shown == ["producer.c", "producer.py", "reader.py"]
 
 
-def test_readme_links_lead_somewhere():
-    targets = LINK.findall(README)
-    assert targets
-    assert [target for target in targets if not (ROOT / target).exists()] == []
-
-
-def test_readme_names_only_commands_that_there_are():
+@pytest.mark.parametrize("path", ["README.md", "CONTRIBUTING.md"])
+def test_texts_name_only_commands_of_dev_that_there_are(path):
     usage = subprocess.run([ROOT / "dev", "help"], capture_output=True, text=True, check=True).stdout
     known = re.findall(r"^  (\w+)", usage, re.MULTILINE)
-    named = set(re.findall(r"\./dev (\w+)", README))
+    named = set(re.findall(r"\./dev (\w+)", (ROOT / path).read_text()))
     assert {"demo", "test"} <= named <= set(known)
 
 
-def test_readme_uses_only_commands_and_options_that_parse():
-    lines = re.findall(r"echo ((?:create|remove) [^>;]*?) >", README)
-    assert lines
-    for line in lines:
-        assert control.parse(line) is not None
+def test_texts_use_only_options_of_relayctl_that_there_are():
+    """In tables and paragraphs, too, which no test runs."""
+    commands = dict(RELAYCTL)
+    for page in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]:
+        for name, rest in re.findall(r"\brelayctl (\w+)([^|`\n;&]*)", page.read_text()):
+            assert name in commands, (page.name, name)
+            own = rest.partition(" -- ")[0]
+            assert set(re.findall(r"(?<!\S)--?[a-z][a-z-]*", own)) <= options_of(commands[name]), (
+                page.name,
+                name,
+                rest,
+            )
+
+
+def test_texts_use_only_keys_that_there_are():
+    """In tables and paragraphs, which no test runs."""
+    for page in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]:
+        for line in re.findall(r"`relayctl ((?:create|remove) [^>;`|&]*\w)", FENCE.sub("", page.read_text())):
+            if re.fullmatch(r"[\w/ =.-]+", line) and "PATH" not in line:
+                assert control.parse(line) is not None

@@ -1,15 +1,16 @@
-"""The README's lines run as they are printed, in their order, as one script and pasted at a prompt, in four shells.
+"""The lines of the README, the tutorials and the how-tos run as they are printed, and print what the text says.
 
-They install relayfs for everybody and mount it at /mnt/relay. So they run in a mount namespace of their own, in which
-/usr, /mnt, /var/log, /dev/shm and /etc are scratch: `arranged`. What they install is what is looked for where programs
-look, and taken back in the end.
+They are run in their order, as one script, or pasted at a prompt; those of the README in both ways in four shells. They
+install relayfs for everybody and mount it at /mnt/relay. So they run in a mount namespace of their own, in which /usr,
+/mnt, /var/log, /dev/shm and /etc are scratch: `arranged`. What they install is what is looked for where programs look,
+and taken back in the end.
 """
 
 import os
 import re
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -19,8 +20,6 @@ from build import ROOT
 
 from relayfs_fuse import native
 
-BLOCKS = re.findall(r"^```sh\n(.*?)^```$", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL)
-INSTALL, *USE = BLOCKS
 INSTALL_S, SCRIPT_S = 1200, 300
 VERSION = native.VERSION
 # Without the user's own files.
@@ -50,7 +49,8 @@ mount -t tmpfs -o size=64M tmpfs "$1/usr"
 mkdir "$1/usr/upper" "$1/usr/work"
 (cd "$1/usr" && mount -t overlay -o lowerdir=/usr,upperdir=upper,workdir=work overlay /usr)
 for covered in /usr/local /mnt /var/log; do mount -t tmpfs -o size=1G,mode=0755 tmpfs "$covered"; done
-mount -t tmpfs -o size=256M,mode=1777 tmpfs /dev/shm
+# Large enough that no channel gets less than the usual size.
+mount -t tmpfs -o size=4G,mode=1777 tmpfs /dev/shm
 mkdir /usr/local/bin
 echo arranged
 exec sleep infinity
@@ -73,13 +73,15 @@ def arranged() -> Iterator[list[str | Path]]:
             keeper.communicate()
 
 
-def run_script(enter: list[str | Path], shell: str, text: str, deadline_s: float = SCRIPT_S) -> str:
-    """Run a block, or several, as one script; return its output."""
+def run_script(
+    enter: list[str | Path], shell: str, text: str, deadline_s: float = SCRIPT_S, arguments: Iterable[str] = ()
+) -> str:
+    """Run lines as one script; return what they print, errors, too."""
     done = subprocess.run(
-        [*enter, *SHELLS[shell], "-c", text], env=ENVIRONMENT, capture_output=True, text=True, timeout=deadline_s,
-        check=False, stdin=subprocess.DEVNULL,
+        [*enter, *SHELLS[shell], "-c", text, "sh", *arguments], env=ENVIRONMENT, stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=deadline_s, check=False,
     )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 0, done.stdout
     return done.stdout
 
 
@@ -95,24 +97,35 @@ def paste(enter: list[str | Path], shell: str, text: str) -> str:
     return str(terminal.before)
 
 
-def check(shown: str, how: str) -> None:
-    lines = shown.splitlines()
-    for line in Path("/etc/passwd").read_text().splitlines():
-        # A prompt may stand before it.
-        assert sum(seen.endswith(line) for seen in lines) == 2, (
-            f"{how}: {line} of /etc/passwd is not there twice\n{shown}"
+class Page:
+    """A text: its blocks ```sh are run, its blocks ```text are what they print, its blocks ```python are programs."""
+
+    def __init__(self, path: str) -> None:
+        blocks = re.findall(r"^```(\w+)\n(.*?)^```$", (ROOT / path).read_text(), re.MULTILINE | re.DOTALL)
+        self.commands = [text for language, text in blocks if language == "sh"]
+        self.programs = [text for language, text in blocks if language == "python"]
+        self.lines = "".join(text for language, text in blocks if language == "text").splitlines()
+
+    def check_all(self, shown: str, how: str) -> None:
+        """Each line was printed, and no other; ... stands for any text."""
+        assert re.fullmatch("".join(as_regex(line) + "\n" for line in self.lines), shown), (
+            f"{how}: printed is\n{shown}\nand not\n" + "\n".join(self.lines)
         )
-    for line in ("0", "from the shell", "one write, one record"):
-        assert any(seen.split("# ")[-1] == line for seen in lines), f"{how}: {line!r} is missing\n{shown}"
-    assert re.search(r"3 takes 7 steps", shown), f"{how}: the program's own line is missing\n{shown}"
-    events = re.findall(r"collatz:(\w+): .*number = (\d+)", shown)
-    # babeltrace2 shows them, and relayctl view.
-    assert events == [("end", "1"), ("end", "2"), ("end", "3")] * 2, f"{how}\n{shown}"
+
+    def check_each(self, shown: str, how: str) -> None:
+        """Each line is there, in this order. Before it a terminal may show a prompt, or an escape sequence."""
+        seen = iter([line.split("# ")[-1].removeprefix("\x1b[K").rstrip() for line in shown.splitlines()])
+        for line in self.lines:
+            assert any(re.fullmatch(as_regex(line), one) for one in seen), f"{how}: {line!r} is missing\n{shown}"
 
 
-# Nothing but the recording is left: no mount, no channel in the store. What is removed may go a bit later.
+def as_regex(line: str) -> str:
+    return re.escape(line).replace(re.escape("..."), ".*")
+
+
+# Nothing is left: no file, no mount, no channel in the store. What is removed may go a bit later.
 CLEAN_UP = """set -e
-rm -r /var/log/web /usr/local/bin/producer
+[ -z "$(ls /var/log)" ]
 for second in $(seq 250); do
 	[ -n "$(ls /mnt/relay)" ] || [ -n "$(find /dev/shm/relayfs -name 'mem*')" ] || exit 0
 	sleep 1
@@ -148,19 +161,60 @@ FOUND = {
 LISTING = "find /usr/local /usr/bin /usr/sbin /etc -printf '%y %p %l\\n' | sort"
 
 
+SCRIPT, PASTE = (run_script, Page.check_all, "as one script"), (paste, Page.check_each, "pasted at its prompt")
+README = "README.md"
+# How each is run. How-tos are not here: dash runs them as one script, as it is the strictest of the four.
+RUNS = {
+    README: [(shell, way) for shell in SHELLS for way in (SCRIPT, PASTE)],
+    "docs/tutorials/1-first-channel.md": [("dash", SCRIPT), *((shell, PASTE) for shell in SHELLS)],
+    "docs/tutorials/2-producers.md": [("bash", SCRIPT), ("zsh", PASTE)],
+    "docs/tutorials/3-trace.md": [("dash", SCRIPT), ("fish", PASTE)],
+}
+HOW_TOS = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs/howto").iterdir())
+
+# The programs that the README shows, one after the other, and what they have written.
+PROGRAMS = """set -e
+cd /
+mount -t fuse relayfs /mnt/relay
+relayctl trace create all
+relayctl trace start all
+for program; do /usr/local/lib/relayfs/bin/python -c "$program"; done
+relayctl view app/web
+cat /mnt/relay/app/orders0 | xxd -p
+relayctl view all
+relayctl counters 'app/*'
+relayctl trace remove all
+relayctl remove app/web app/orders
+umount /mnt/relay
+"""
+WRITTEN = r"""\[.*\] cpu\d+: slow request
+110000007b14ae47e1fa2340
+\[.*\] python-.* web:request: \{ path = "/index.html", ms = 0.7 \}
+ *1 app/requests *
+"""
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can install for everybody")
-def test_lines_of_the_readme_run_as_printed():
-    text = "".join(USE)
+def test_lines_of_the_texts_run_as_printed():
+    assert {str(path.relative_to(ROOT)) for path in (ROOT / "docs/tutorials").iterdir()} == RUNS.keys() - {README}
+    pages = {path: Page(path) for path in [*RUNS, *HOW_TOS]}
+    install = pages[README].commands.pop(0)
     with arranged() as enter:
         before = run_script(enter, "dash", LISTING)
-        run_script(enter, "dash", f"set -e\n{INSTALL}", INSTALL_S)
+        run_script(enter, "dash", f"set -e\n{install}", INSTALL_S)
         found = {who: run_script(enter, "dash", command) for who, (command, _) in FOUND.items()}
         assert found == {who: shown for who, (_, shown) in FOUND.items()}
-        for shell in SHELLS:
-            for run, how in ((run_script, "as one script"), (paste, "pasted at its prompt")):
-                shown = run(enter, shell, text)
-                check(shown, f"{shell}, {how}")
-                print(f"{shell}, {how}", shown, sep="\n")  # pytest shows it if something is left
+        for path, page in pages.items():
+            if not page.commands:
+                assert path in HOW_TOS
+                continue
+            for shell, (run, check, how) in RUNS.get(path, [("dash", SCRIPT)]):
+                shown = run(enter, shell, "".join(page.commands))
+                check(page, shown, f"{path}, {shell}, {how}")
+                print(f"{path}, {shell}, {how}", shown, sep="\n")  # pytest shows it if something is left
                 run_script(enter, "dash", CLEAN_UP)
+        written = run_script(enter, "dash", PROGRAMS, arguments=pages[README].programs)
+        assert re.fullmatch(WRITTEN, written), written
+        run_script(enter, "dash", CLEAN_UP)
         run_script(enter, "dash", "./dev uninstall")
         assert run_script(enter, "dash", LISTING) == before
