@@ -9,7 +9,7 @@ from dataclasses import asdict
 import click
 
 from relayfs_fuse.cli import complete
-from relayfs_fuse.cli.common import check_stdout, json_option, escaped
+from relayfs_fuse.cli.common import check_stdout, escaped, json_option
 from relayfs_fuse.cli.machine import OK, PROBLEM, Finding, machine
 from relayfs_fuse.cli.mounted import mounted, mounts_found
 
