@@ -84,7 +84,7 @@ def test_what_does_not_fit_is_said(mount: Mount) -> None:
     assert "one CPU all: " in done.output
     status = os.statvfs(mount.path)
     assert f" of {status.f_blocks * status.f_frsize / (1 << 30):.1f}G for all channels" in done.output
-    too_much = CliRunner().invoke(relayctl, ["size", "--rate", "1000000G", "--delay", "300"])
+    too_much = CliRunner().invoke(relayctl, ["size", "-m", str(mount.path), "--rate", "1000000G", "--delay", "300"])
     assert "no channel holds so much" in str(too_much.exception)
 
 

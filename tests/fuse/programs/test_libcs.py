@@ -4,6 +4,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from babeltrace import lost
 from build import MUSL, PLAIN, compile_c, native_prefix
 from mounts import Mount
 from traced import environment_of, record_stopped
@@ -42,7 +43,10 @@ def test_threads_write_into_all_parts_up_to_their_last_destructor(
     with Counters(mount.path) as counters:
         assert counters.value("parts/lines") == len(LINES)
     events = record_stopped(mount, "t", tmp_path / "out").named("parts:line")
-    assert sorted(f"{event['thread']} {event['seq']}" for event in events) == LINES
+    found = sorted(f"{event['thread']} {event['seq']}" for event in events)
+    # A tracepoint does not wait for a thread that is kept from running while it begins a sub-buffer: it counts a loss.
+    assert found == sorted(set(found) & set(LINES))
+    assert len(found) + lost(tmp_path / "out") == len(LINES)
 
 
 @pytest.mark.parametrize("libc", [PLAIN, MUSL], ids=["glibc", "musl"])
