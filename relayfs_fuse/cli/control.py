@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import sys
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from relayfs_fuse import explain
+from relayfs_fuse import explain, native
 from relayfs_fuse.cli.common import say
 from relayfs_fuse.errors import RelayError
 from relayfs_fuse.reading.damage import reason
@@ -30,10 +31,21 @@ def command(mount: str, line: str) -> None:
 
 
 def write(mount: str, line: str) -> None:
-    """Write a line to the control file; OSError: with a file name, there is none; otherwise the command is refused."""
-    # Without O_CREAT: if the mount has gone, no file is made in the directory below it.
-    control = os.open(os.path.join(mount, "control"), os.O_WRONLY | os.O_CLOEXEC)
+    """Write a line to the control file.
+
+    OSError: with a file name, there is none; otherwise the command is refused. RelayError: it is no file of a mount.
+    """
+    # Without O_CREAT: if the mount has gone, no file is made in the directory below it. Any user can make a directory
+    # that looks like a mount, with a symbolic link in it.
+    path = os.path.join(mount, "control")
     try:
+        control = native.mount_file_open(path, os.O_WRONLY)
+    except OSError as error:
+        if error.errno != errno.EBADMSG:
+            raise
+        raise RelayError(f"{path} is not the control file of a mount") from error
+    try:
+        os.set_blocking(control, True)
         os.write(control, os.fsencode(f"{line}\n"))
     finally:
         os.close(control)

@@ -120,6 +120,11 @@ def file_open(path: str) -> int:
     return library.check(lib.relay_file_open(os.fsencode(path)), path)
 
 
+def mount_file_open(path: str, flags: int) -> int:
+    """Open a file of a mount, with O_NONBLOCK; OSError: EBADMSG, it is not regular, or in no FUSE file system."""
+    return library.check(lib.relay_mount_file_open(os.fsencode(path), flags), path)
+
+
 def file_unlink(path: str) -> None:
     """Unlink a store file, also a protected one."""
     library.check(lib.relay_file_unlink(os.fsencode(path)), path)

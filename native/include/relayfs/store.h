@@ -211,6 +211,10 @@ int relay_file_change_owner(int fd, uint32_t mode, uint32_t uid, uint32_t gid);
 int relay_file_open(const char *path);
 int relay_file_unlink(const char *path);
 
+/* Open a file of a mount. Returns its descriptor, which has O_NONBLOCK, or -errno; -EBADMSG: it is not regular, or in no
+ * FUSE file system. Such a file is not even opened. */
+int relay_mount_file_open(const char *path, int flags);
+
 /* All statistics of a buffer, at one moment. Counts are since creation or reset; each is below 2^63. */
 struct relay_stats {
 	uint64_t subbuf_size, n_subbufs, file_bytes;

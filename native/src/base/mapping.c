@@ -236,6 +236,11 @@ int relay_mapping_open(const char *path, int flags, bool in_mount)
 	return fd;
 }
 
+int relay_mount_file_open(const char *path, int flags)
+{
+	return relay_mapping_open(path, flags, true);
+}
+
 int relay_backing_file(const char *path, char backing[PATH_MAX])
 {
 	ssize_t got = getxattr(path, "user.relayfs.backing", backing, PATH_MAX - 1);

@@ -95,6 +95,18 @@ def test_an_argument_is_one_word_of_one_command(mount, path):
     assert [line.split()[1] for line in mount.channels().splitlines()] == ["b"]
 
 
+def test_what_only_looks_like_a_mount_gets_no_commands(mount, tmp_path):
+    """Any user can make such a directory, and wait for root."""
+    (tmp_path / ".channels").mkdir()
+    (tmp_path / "error_log").touch()
+    other = tmp_path / "other"
+    other.write_text("text that is not to change\n")
+    (tmp_path / "control").symlink_to(other)
+    for words in (["create", tmp_path / "app"], ["trace", "create", "t", "--mount", tmp_path]):
+        assert said(mount, 1, *words) == f"relayctl: {tmp_path}/control is not the control file of a mount\n"
+    assert other.read_text() == "text that is not to change\n"
+
+
 def test_traces_are_made_chosen_started_and_removed(mount):
     run(mount, "trace", "create", "t", "subbuf_size=8K", "filter=uid:7")
     run(mount, "trace", "disable", "t", "x:*", "y:*")
