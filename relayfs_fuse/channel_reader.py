@@ -32,6 +32,8 @@ _BUSY_S = 0.001
 _SLICE_S = 0.005
 # The most by which a time may exceed this CPU's clock.
 _AHEAD_NS = _NS
+# No word or number in a statistic is longer.
+_WORD_MOST = 64
 _MEM_FILE = re.compile(r"\.channels/(?P<channel>.+)/mem(?P<number>[0-9]+)")
 
 
@@ -214,8 +216,9 @@ class ChannelReader(Closing):
             self._epoll = select.epoll()
             stack.callback(self._epoll.close)
             numbers = range(int(self._shown("n_buffers"))) if number is None else (number,)
-            files = {cpu: os.path.join(root, channel if is_single else f"{channel}{cpu}") for cpu in numbers}
-            for relay_file in files.values():
+            files = {}
+            for cpu in numbers:
+                files[cpu] = relay_file = os.path.join(root, channel if is_single else f"{channel}{cpu}")
                 descriptor = os.open(relay_file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
                 stack.callback(os.close, descriptor)
                 self._epoll.register(descriptor, select.EPOLLIN)
@@ -376,7 +379,8 @@ class ChannelReader(Closing):
         return offset_s * _NS + (offset + ticks) * _NS // freq
 
     def _shown(self, name: str) -> str:
-        return self._stats.joinpath(name).read_text(encoding="ascii").strip()
+        with self._stats.joinpath(name).open(encoding="ascii", errors="replace") as file:
+            return file.read(_WORD_MOST).strip()
 
     def __repr__(self) -> str:
         return f"<ChannelReader {self.path}>"

@@ -20,9 +20,10 @@ from relayfs_fuse.errors import RelayError
 from relayfs_fuse.native import ReaderHandle
 from relayfs_fuse.native.library import Closing
 from relayfs_fuse.native.ring import RingsHandle
+from relayfs_fuse.native.tables import TYPES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 # The first and the longest pause after a round that has found nothing.
 _PAUSE_FIRST_S = 0.001
@@ -30,6 +31,8 @@ _PAUSE_LAST_S = 0.025
 # How long to try if another reader is at work in a buffer.
 _BUSY_S = 10.0
 _BLOCK_BYTES = 256 << 10
+# No word or number in a statistic is longer.
+_WORD_MOST = 64
 
 
 class Source(Closing):
@@ -153,7 +156,7 @@ def _rings(stack: ExitStack, place: Place, follows: bool) -> list[Source]:
 
 
 def _peeks(stack: ExitStack, place: Place, follows: bool) -> list[Source]:
-    names = (f"peek{number}" for number in range(len(place.relay_files)))
+    names = (f"peek{number}" for number in place.numbers)
     return [stack.enter_context(FileSource(os.path.join(place.stats, name), follows=follows)) for name in names]
 
 
@@ -170,11 +173,13 @@ _OPEN = {"relay": _buffers, "ring": _rings, "--peek": _peeks, "--merge": _merged
 
 
 class Place:
-    """A channel in a mount; OSError: ENOENT, there is none.
+    """A channel in a mount; OSError: ENOENT, there is none; EBADMSG, its statistics are none of a server.
 
     path: its path in the mount
     channel: the path of its relay files without the number
     stats: the directory of its statistics
+    type: relay or ring
+    numbers: those of its buffers. There need not be as many files, if the mount is another user's
     relay_files: their paths
     """
 
@@ -182,14 +187,20 @@ class Place:
         self.path = path
         self.channel = os.path.join(mount, path)
         self.stats = os.path.join(mount, ".channels", path)
-        n = int(self.shown("n_buffers"))
-        is_single = self.shown("buffers") == "single"
-        self.relay_files = [self.channel] if is_single else [f"{self.channel}{number}" for number in range(n)]
+        self.type, n = self.shown("type"), self.shown("n_buffers")
+        self._is_single = self.shown("buffers") == "single"
+        if self.type not in TYPES or not n.isdecimal():
+            raise OSError(errno.EBADMSG, os.strerror(errno.EBADMSG), self.stats)
+        self.numbers = range(1 if self._is_single else int(n))
+
+    @property
+    def relay_files(self) -> Iterator[str]:  # noqa: D102
+        return (self.channel if self._is_single else f"{self.channel}{number}" for number in self.numbers)
 
     def shown(self, name: str) -> str:
         """Return a statistic."""
-        with open(os.path.join(self.stats, name), encoding="ascii") as file:
-            return file.read().strip()
+        with open(os.path.join(self.stats, name), encoding="ascii", errors="replace") as file:
+            return file.read(_WORD_MOST).strip()
 
 
 def _pass_on(source: Source, out: Lines) -> bool:
@@ -239,6 +250,6 @@ def cat(channel: str, mount: str | None, follow: bool, merge: bool, peek: bool) 
     # A signal, or a reader that closes the pipe, ends the command without an error.
     with ExitStack() as stack, Lines(None, handles_signals=True) as out, suppress(Stopped, BrokenPipeError):
         place = open_first(channel, mount, Place)
-        sources = _OPEN[way or place.shown("type")](stack, place, follow)
+        sources = _OPEN[way or place.type](stack, place, follow)
         with out.showing():
             (_follow if follow else _drain)(sources, out)

@@ -40,8 +40,8 @@ def is_recording(what: str, mount: str | None, store: str | None) -> bool:
 
 
 def say(line: str) -> None:
-    """Print a line to the standard error."""
-    click.echo(f"relayctl: {line}", err=True)
+    """Print a line to the standard error; names in it may be those that another user has chosen."""
+    click.echo(f"relayctl: {escaped(line)}", err=True)
 
 
 def check_stdout() -> None:
@@ -72,7 +72,7 @@ def printable(text: str) -> str:
 
 
 def escaped(text: str) -> str:
-    """Return a text for a line: also control characters are escaped, since they may end it."""
+    """Return a text for a line: control characters are escaped, too, since they may end it, or command a terminal."""
     return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in printable(text))
 
 

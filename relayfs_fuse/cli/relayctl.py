@@ -10,7 +10,7 @@ import os
 import signal
 import sys
 from importlib import import_module
-from typing import cast
+from typing import NoReturn, cast
 
 import click
 
@@ -94,12 +94,17 @@ def main() -> None:
         _end_by(signal.SIGINT)
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
-        click.echo(f"relayctl: {where}{error.strerror}", err=True)
-        sys.exit(1)
+        _fail(f"{where}{error.strerror}")
     except RelayError as error:
-        click.echo(f"relayctl: {error}", err=True)
-        sys.exit(1)
+        _fail(str(error))
     sys.exit(status)
+
+
+def _fail(why: str) -> NoReturn:
+    from relayfs_fuse.cli.common import say  # noqa: PLC0415  # --version and --help need none of it
+
+    say(why)
+    sys.exit(1)
 
 
 def _end_by(signum: int) -> None:

@@ -34,8 +34,8 @@ def version(mount: str | None, json_wanted: bool) -> None:
     }
     place = find_mount(mount)
     if place is not None:
-        # ENODATA, ENOTSUP: it is a store, or the server is of an earlier version.
-        with suppress(OSError):
+        # ENODATA, ENOTSUP: it is a store, or the server is of an earlier version. ValueError: it is another program.
+        with suppress(OSError, ValueError):
             versions["server"], versions["fuse"] = os.getxattr(place, SERVER_XATTR).decode("ascii").split()
     if json_wanted:
         show_json([versions])

@@ -107,6 +107,29 @@ def test_what_only_looks_like_a_mount_gets_no_commands(mount, tmp_path):
     assert other.read_text() == "text that is not to change\n"
 
 
+def test_what_another_user_shows_in_a_mount_is_neither_allocated_nor_sent_to_the_terminal(mount, tmp_path):
+    stats = tmp_path / ".channels/app"
+    stats.mkdir(parents=True)
+    (tmp_path / "error_log").touch()
+    (tmp_path / "control").write_text("create \x1b]0;title\x07 subbuf_size=4K\n")
+    shown = {"type": "relay", "mode": "overwrite", "buffers": "percpu", "times": "none", "n_buffers": "1" + "0" * 15}
+    for name, word in shown.items():
+        (stats / name).write_text(f"{word}\n")
+    (stats / "mem0").touch()
+    within = ["prlimit", f"--as={2 << 30}", RELAYCTL, "cat", "--mount", tmp_path]
+    for options, missing in ([], "app0"), (["--peek"], ".channels/app/peek0"):
+        done = subprocess.run(
+            [*within, *options, "app"], capture_output=True, text=True, timeout=DEADLINE_S, check=False
+        )
+        assert (done.returncode, done.stderr.count("\n")) == (1, 1), done.stderr
+        assert done.stderr.startswith(f"relayctl: {tmp_path}/{missing}: ")
+    message = said(mount, 1, "cat", "none", "--mount", tmp_path)
+    assert message.endswith("channels: \\x1b]0;title\\x07\n")
+    for name, word in ("n_buffers", "x" * 9), ("n_buffers", "9" * 100), ("type", "none"):
+        (stats / name).write_text(word)
+        assert said(mount, 1, "cat", "app", "--mount", tmp_path) != ""
+
+
 def test_traces_are_made_chosen_started_and_removed(mount):
     run(mount, "trace", "create", "t", "subbuf_size=8K", "filter=uid:7")
     run(mount, "trace", "disable", "t", "x:*", "y:*")
