@@ -11,7 +11,7 @@ from textual.widgets import Static
 
 from relayfs_fuse.cli.common import escaped
 from relayfs_fuse.cli.screen.history import Histories, key_of
-from relayfs_fuse.cli.screen.last import Last, trace_of
+from relayfs_fuse.cli.screen.last import Last, last_of, trace_of
 from relayfs_fuse.cli.screen.table import Table
 from relayfs_fuse.errors import RelayError
 from relayfs_fuse.reading.damage import reason
@@ -51,7 +51,7 @@ class Detail(Screen[None]):
         self._records = Static(markup=False)
         self._scroll = VerticalScroll(self._records)
         try:
-            self._last = Last(where, one, self._said.append)
+            self._last = last_of(one, where, self._said.append)
         except RelayError as error:
             self._said.append(str(error))
         except OSError as error:
@@ -67,8 +67,8 @@ class Detail(Screen[None]):
 
     def _what(self) -> str:
         if self._one.kind in ("relay", "ring"):
-            return "The last records, which nobody loses by this:"
-        return f"The last events of the trace {escaped(trace_of(self._one))}, which nobody loses by this:"
+            return "The last records (without times: the unread ones, by buffer); they are not consumed:"
+        return f"The last events of the trace {escaped(trace_of(self._one))}; they are not consumed:"
 
     def on_mount(self) -> None:
         """Show what is known now."""
@@ -103,7 +103,7 @@ class Detail(Screen[None]):
         lines = ""
         if self._last is not None:
             try:
-                lines = self._last.lines()
+                lines = self._last.text()
             except OSError as error:
                 self._said.append(reason(error))
                 self.on_unmount()
