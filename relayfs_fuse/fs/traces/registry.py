@@ -30,7 +30,7 @@ from relayfs_fuse.fs.commands.control import choose_geometry, format_size
 from relayfs_fuse.fs.commands.jobs import LongJob
 from relayfs_fuse.fs.early import take
 from relayfs_fuse.fs.kinds.base import Backing
-from relayfs_fuse.fs.nodes import Directory, JoinFile, MappedFile, TraceDirectory
+from relayfs_fuse.fs.nodes import Directory, JoinFile, MappedFile, Node, TraceDirectory
 from relayfs_fuse.fs.store import TRACES_NAME
 from relayfs_fuse.fs.traces import jobs
 from relayfs_fuse.fs.traces.declared import notice_nothing_taken
@@ -50,7 +50,6 @@ if TYPE_CHECKING:
     from relayfs_fuse.fs.commands.trace_control import TraceCommand
     from relayfs_fuse.fs.errorlog import ErrorLog
     from relayfs_fuse.fs.kinds.channel import StoredChannel
-    from relayfs_fuse.fs.nodes import Node
     from relayfs_fuse.fs.opener import Opener
     from relayfs_fuse.fs.store import Store
     from relayfs_fuse.fs.traces.process import TraceChannel
@@ -108,9 +107,9 @@ class Traces:
         directory = Directory(TRACES_NAME)
         self._tree.attach(self._tree.root, directory)
         length = os.fstat(self._descriptor).st_size
-        path = self._store.locate(TRACES_NAME)
         text = partial(os.pread, self._descriptor, length, 0)
-        self._tree.attach(directory, MappedFile("control", text, Backing(self._descriptor, path), lambda: length))
+        backing = Backing(self._descriptor, self._store.locate(TRACES_NAME))
+        self._tree.attach(directory, MappedFile("control", text, backing, lambda: length))
         self._tree.attach(directory, JoinFile("join"))
         self._tree.attach(directory, LostFile("lost", self._losses.file))
 
@@ -384,8 +383,7 @@ class Traces:
             yield lambda: self._make_directory(trace)
         except OSError as error:
             self._control.set(slot, None)
-            path = os.path.join(self._store.directory, trace.name)
-            message = f"{path} could not be made: {error.strerror}; check its permissions, and its space with df"
+            message = f"its directory could not be made: {error.strerror}; check permissions and space of the store"
             raise command.refuse(error.errno or errno.EIO, message) from error
         self._slots[command.name] = slot
         self._add(command.name)
@@ -398,10 +396,7 @@ class Traces:
 
     def _free_slot(self, command: TraceCommand) -> int:
         if command.name in self._slots:
-            raise command.refuse(
-                errno.EEXIST,
-                f"trace {command.name} exists; `trace remove {command.name}` first, or choose another name",
-            )
+            raise command.refuse(errno.EEXIST, f"trace {command.name} exists; remove it, or choose another name")
         free = set(range(native_trace.N_TRACES)) - set(self._slots.values())
         if not free:
             raise command.refuse(
@@ -483,8 +478,7 @@ class Traces:
         try:
             hidden: str = yield lambda: self._store.hide(name)
         except OSError as error:
-            path = os.path.join(self._store.directory, name)
-            message = f"{path}, the directory of trace {name}, could not be renamed: {error.strerror}"
+            message = f"{os.path.join(self._store.directory, name)} could not be renamed: {error.strerror}"
             raise command.refuse(error.errno or errno.EIO, message) from error
         self._control.set(self._slots.pop(name), None)
         self._settled_at = time.monotonic() + LINGER_S

@@ -81,7 +81,7 @@ def test_there_are_sixteen_at_once(mount: Mount) -> None:
     ("line", "code", "said"),
     [
         ("trace start no", errno.ENOENT, "no trace no; there are: t"),
-        ("trace create t", errno.EEXIST, "trace t exists; `trace remove t` first"),
+        ("trace create t", errno.EEXIST, "trace t exists; remove it, or choose another name"),
         ("trace create app", errno.EEXIST, "app exists"),
         ("trace create control", errno.EEXIST, "control exists"),
         ("trace create big subbuf_size=1G n_subbufs=1023", errno.ENOSPC, "each process would take"),
