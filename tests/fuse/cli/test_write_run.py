@@ -193,10 +193,11 @@ def test_a_full_or_removed_channel_holds_up_no_program(mount: Mount) -> None:
         assert process.stderr is not None
         assert process.returncode == 0
     assert (read + channel.read_bytes()).splitlines() == [b"%d" % number for number in range(2000)]
-    taken = f"until grep -qx 1 {mount.path}/.channels/app/full/records; do sleep 0.01; done"
-    script = f"echo one; {taken}; echo remove app/full >{mount.path}/control; echo two; echo three; exit 4"
-    status, said = run_program(mount, script, "app/full")
-    assert (status, said) == (4, "relayctl: app/full: lines that were not written: 2: the channel was removed\n")
+    mount.create("app/gone", SMALL)
+    taken = f"until grep -qx 1 {mount.path}/.channels/app/gone/records; do sleep 0.01; done"
+    script = f"echo one; {taken}; echo remove app/gone >{mount.path}/control; echo two; echo three; exit 4"
+    status, said = run_program(mount, script, "app/gone")
+    assert (status, said) == (4, "relayctl: app/gone: lines that were not written: 2: the channel was removed\n")
 
 
 def test_who_outlives_the_program_is_read_on(mount: Mount, tmp_path: Path) -> None:
