@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import stat
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator
@@ -106,6 +107,17 @@ def uninstall(prefix: Path) -> None:
         raise InstallError(f"{home}/manifest does not exist: nothing is installed there by ./dev install")
     remove(home, entries)
     refresh_cache(prefix)
+
+
+def refuse_others(prefix: Path) -> None:
+    """Raise InstallError if root is to work where another user can change names: the manifest would be this user's."""
+    home = prefix / "lib/relayfs"
+    for directory in (home, *home.parents) if os.geteuid() == 0 else ():
+        with suppress(FileNotFoundError):
+            found = directory.stat()
+            is_open = found.st_mode & stat.S_IWOTH and not found.st_mode & stat.S_ISVTX
+            if found.st_uid != 0 or is_open:
+                raise InstallError(f"{directory} can be changed by other users: root needs a directory of root's own")
 
 
 def is_for_everybody(prefix: Path) -> bool:
@@ -236,6 +248,7 @@ def main(command: str, prefix: Path, *environment: str) -> None:
     try:
         if any(character in str(prefix) for character in "\n\t"):
             raise InstallError(f"{str(prefix)!r} has a tab or a line break in it; files of it could not be listed")
+        refuse_others(prefix)
         if command == "install":
             install(prefix, Path(*environment))
             print(f"relayfs is installed in {prefix}; ./dev uninstall --prefix '{prefix}' takes it back")

@@ -10,7 +10,7 @@ from zipfile import ZipFile
 
 import pytest
 from build import ROOT
-from mounts import Mount
+from mounts import NOBODY, Mount
 
 from relayfs_fuse import native
 from relayfs_fuse.cli import relayctl
@@ -213,3 +213,21 @@ def test_a_server_without_pyfuse3_says_what_to_install(clients, tmp_path):
         assert (done.returncode, done.stdout) == (1, "")
         assert done.stderr == "relayfs: the file server needs pyfuse3; `pip install 'relayfs[server]'` installs it\n"
     assert output(clients / "relayfs", "-V") == f"relayfs {native.VERSION}\n"
+
+
+@pytest.mark.usefixtures("unprivileged")
+@pytest.mark.parametrize("place", [".", "lib", "lib/relayfs"])
+@pytest.mark.parametrize("change", [lambda path: os.chown(path, NOBODY, NOBODY), lambda path: path.chmod(0o777)])
+def test_root_does_not_follow_the_manifest_of_another_user(tmp_path, place, change):
+    kept = tmp_path / "kept"
+    kept.touch()
+    home = tmp_path / "prefix/lib/relayfs"
+    home.mkdir(parents=True)
+    (home / "manifest").write_text(f"file\t{kept}\t\n")
+    changed = tmp_path / "prefix" / place
+    change(changed)
+    said = dev("uninstall", "--prefix", tmp_path / "prefix", fails=True)
+    assert said == f"dev: {changed} can be changed by other users: root needs a directory of root's own\n"
+    with pytest.raises(SystemExit, match="root's own"):
+        install.main("install", tmp_path / "prefix", str(ENVIRONMENT))
+    assert kept.exists()
