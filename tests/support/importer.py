@@ -4,6 +4,7 @@ importer.py DESCRIPTOR      of a socket. A request is a JSON object, with four d
                             and the pipe for its process id and its wait status, a line each
 """
 
+import atexit
 import gc
 import json
 import os
@@ -11,6 +12,7 @@ import resource
 import select
 import socket
 import sys
+import threading
 from collections.abc import Callable
 from contextlib import suppress
 from importlib import import_module
@@ -75,6 +77,25 @@ def serve(requests: socket.socket) -> Callable[[], None] | None:
             os.close(descriptor)
 
 
+def run(program: Callable[[], None]) -> None:
+    """Run a program, and do what Python does at its end, but for freeing all objects, which would copy them first."""
+    status = 0
+    try:
+        program()
+    except SystemExit as end:
+        if not isinstance(end.code, int | None):
+            raise
+        status = end.code or 0
+    threading._shutdown()
+    atexit._run_exitfuncs()
+    # Python itself says what cannot be written.
+    with suppress(OSError, ValueError):
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
+    sys.exit(status)
+
+
 def main() -> None:
     """Import, and serve requests."""
     mount.import_server()
@@ -83,7 +104,7 @@ def main() -> None:
     gc.freeze()  # otherwise each program's first collection would look at, and so copy, all that is imported
     program = serve(socket.socket(fileno=int(sys.argv[1])))
     if program is not None:
-        program()
+        run(program)
 
 
 if __name__ == "__main__":
