@@ -1,6 +1,7 @@
 """The fixtures of all tests, their order, and what programs inherit from them."""
 
 import fcntl
+import gc
 import signal
 import sys
 from collections.abc import Iterator
@@ -20,9 +21,16 @@ LONGEST = ("test_readme.py", "test_fuzz.py", "test_access.py", "test_forgotten.p
 
 def pytest_configure() -> None:
     """Let these signals end programs that tests start: a script's background jobs, and nohup(1)'s, ignore them."""
+    gc.disable()  # until all tests are collected
     signal.signal(signal.SIGINT, signal.default_int_handler)
     for signum in (signal.SIGQUIT, signal.SIGHUP):
         signal.signal(signum, signal.SIG_DFL)
+
+
+def pytest_collection_finish() -> None:
+    """Let garbage be collected from now on, without a look at the thousands of tests."""
+    gc.freeze()
+    gc.enable()
 
 
 @contextmanager
