@@ -9,7 +9,6 @@ import select
 import time
 from abc import ABC, abstractmethod
 from contextlib import ExitStack
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from relayfs_fuse import explain
@@ -18,6 +17,7 @@ from relayfs_fuse.native.clock import conversion, reader_of
 from relayfs_fuse.native.library import Closing
 from relayfs_fuse.native.ring import RING_SIZE, RingsHandle
 from relayfs_fuse.native.tables import CLOCKS
+from relayfs_fuse.shown import Shown
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -32,8 +32,6 @@ _BUSY_S = 0.001
 _SLICE_S = 0.005
 # The most by which a time may exceed this CPU's clock.
 _AHEAD_NS = _NS
-# No word or number in a statistic is longer.
-_WORD_MOST = 64
 _MEM_FILE = re.compile(r"\.channels/(?P<channel>.+)/mem(?P<number>[0-9]+)")
 
 
@@ -207,22 +205,23 @@ class ChannelReader(Closing):
         self._was_woken = False
         self._turn = 0
         root, channel, number = _find(self.path)
-        self._stats = Path(root, ".channels", channel)
-        clock = CLOCKS.get(self._shown("times"))
+        shown = Shown(root, channel)
+        kind = shown.type()
+        clock = CLOCKS.get(shown.option(kind, "times"))
         self._conversion = conversion(clock.number) if clock else None
         self._ticks = reader_of(clock.number) if clock else int
-        is_single = self._shown("buffers") == "single"
+        is_single = shown.option(kind, "buffers") == "single"
         with ExitStack() as stack:
             self._epoll = select.epoll()
             stack.callback(self._epoll.close)
-            numbers = range(int(self._shown("n_buffers"))) if number is None else (number,)
+            numbers = range(shown.n_buffers()) if number is None else (number,)
             files = {}
             for cpu in numbers:
                 files[cpu] = relay_file = os.path.join(root, channel if is_single else f"{channel}{cpu}")
                 descriptor = os.open(relay_file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
                 stack.callback(os.close, descriptor)
                 self._epoll.register(descriptor, select.EPOLLIN)
-            self._parts = _PARTS[self._shown("type")](stack, os.path.join(root, channel), files)
+            self._parts = _PARTS[kind](stack, os.path.join(root, channel), files)
             self._stack = stack.pop_all()
         self._is_ordered = self._conversion is not None and len(self._parts) > 1
 
@@ -378,10 +377,6 @@ class ChannelReader(Closing):
         freq, offset_s, offset = self._conversion
         return offset_s * _NS + (offset + ticks) * _NS // freq
 
-    def _shown(self, name: str) -> str:
-        with self._stats.joinpath(name).open(encoding="ascii", errors="replace") as file:
-            return file.read(_WORD_MOST).strip()
-
     def __repr__(self) -> str:
         return f"<ChannelReader {self.path}>"
 
@@ -403,6 +398,7 @@ def open(  # noqa: A001  # relayfs_fuse.open is to the package what tarfile.open
 
     OSError: ENOENT, there is nothing at the path, or it is in no mount; EISDIR, a directory; EACCES, this user may not
     read and write the channel's files; EPROTO, its memory has another layout version; EBADMSG, it is damaged.
+    errors.MountError, a RelayError: the mount is one of another program, whose files say what is impossible.
     """
     return ChannelReader(path, timeout=timeout, delay=delay)
 

@@ -2,6 +2,7 @@
 
 RelayError
 ├── CommandError    a line written to `control` was refused
+├── MountError      a file of a mount has what no server of relayfs writes
 ├── OptionError     a mount option is wrong
 └── StoreError      the store cannot be used, or a part of it
 """
@@ -32,6 +33,10 @@ class CommandError(RelayError):
 
     def __str__(self) -> str:
         return f"{self.message} [{errno.errorcode.get(self.errno, os.strerror(self.errno))}]"
+
+
+class MountError(RelayError):
+    """A file of a mount has what no server of relayfs writes, because another program is behind the mount."""
 
 
 class OptionError(RelayError):

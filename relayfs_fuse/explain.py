@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 from typing import TYPE_CHECKING
+
+from relayfs_fuse.errors import MountError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from typing import BinaryIO
 
 _ENTRY = re.compile(r"\[[^]]*\] create: error: (?P<why>.*) \[[A-Z0-9]+\]\n  Command: create (?P<path>\S+)(?: .*)?\n")
 _REFUSED = re.compile(r"\[[^]]*\] \S+: error: (?P<why>.*) \[[A-Z0-9]+\]\n  Command: (?P<line>.*)\n")
@@ -75,9 +79,27 @@ def kind_at(root: str, below: str) -> tuple[str, str]:
     return ("directory" if os.path.isdir(os.path.join(root, below)) else ""), below
 
 
+def regular_file(path: str) -> BinaryIO:
+    """Open a file of a mount for reading; OSError. MountError: it is not regular.
+
+    A mount of another user can have a FIFO in place of a file, for which open(2) waits, or a file without end.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    file = open(descriptor, "rb")  # noqa: SIM115  # it is the caller's
+    if stat.S_ISREG(os.fstat(descriptor).st_mode):
+        return file
+    file.close()
+    raise MountError(f"{path}: it is not a regular file, as it is in a mount of relayfs")
+
+
+def start_of(path: str, most: int) -> bytes:
+    """Return the first bytes of a regular file, `most` of them if there are as many; OSError, MountError."""
+    with regular_file(path) as file:
+        return file.read(most)
+
+
 def _text(path: str) -> str:
     try:
-        with open(path, "rb") as file:
-            return file.read(_TEXT_BYTES).decode(errors="replace")
-    except OSError:
+        return start_of(path, _TEXT_BYTES).decode(errors="replace")
+    except (OSError, MountError):
         return ""

@@ -20,7 +20,7 @@ from relayfs_fuse.errors import RelayError
 from relayfs_fuse.native import ReaderHandle
 from relayfs_fuse.native.library import Closing
 from relayfs_fuse.native.ring import RingsHandle
-from relayfs_fuse.native.tables import TYPES
+from relayfs_fuse.shown import Shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -31,8 +31,6 @@ _PAUSE_LAST_S = 0.025
 # How long to try if another reader is at work in a buffer.
 _BUSY_S = 10.0
 _BLOCK_BYTES = 256 << 10
-# No word or number in a statistic is longer.
-_WORD_MOST = 64
 
 
 class Source(Closing):
@@ -143,7 +141,7 @@ class FileSource(Source):
 
 
 def _buffers(stack: ExitStack, place: Place, _follows: bool) -> list[Source]:
-    copies = place.shown("mode") != "no-overwrite"
+    copies = place.shown.option(place.type, "mode") != "no-overwrite"
     return [stack.enter_context(BufferSource(file, copies=copies)) for file in place.relay_files]
 
 
@@ -157,15 +155,17 @@ def _rings(stack: ExitStack, place: Place, follows: bool) -> list[Source]:
 
 def _peeks(stack: ExitStack, place: Place, follows: bool) -> list[Source]:
     names = (f"peek{number}" for number in place.numbers)
-    return [stack.enter_context(FileSource(os.path.join(place.stats, name), follows=follows)) for name in names]
+    return [
+        stack.enter_context(FileSource(os.path.join(place.shown.directory, name), follows=follows)) for name in names
+    ]
 
 
 def _merged(stack: ExitStack, place: Place, follows: bool) -> list[Source]:
-    if place.shown("times") == "none":
+    if place.shown.option(place.type, "times") == "none":
         raise RelayError(
             f"the records of {place.path} have no times, so they have no order; make the channel with times=mono"
         )
-    return [stack.enter_context(FileSource(os.path.join(place.stats, "merged"), follows=follows))]
+    return [stack.enter_context(FileSource(os.path.join(place.shown.directory, "merged"), follows=follows))]
 
 
 # By the type of the channel, or by the option: opens the buffers of the channel, which the stack closes.
@@ -173,11 +173,11 @@ _OPEN = {"relay": _buffers, "ring": _rings, "--peek": _peeks, "--merge": _merged
 
 
 class Place:
-    """A channel in a mount; OSError: ENOENT, there is none; EBADMSG, its statistics are none of a server.
+    """A channel in a mount; OSError: ENOENT, there is none; MountError: its files are none of a server.
 
     path: its path in the mount
     channel: the path of its relay files without the number
-    stats: the directory of its statistics
+    shown: what the mount shows of it
     type: relay or ring
     numbers: those of its buffers. There need not be as many files, if the mount is another user's
     relay_files: their paths
@@ -186,21 +186,14 @@ class Place:
     def __init__(self, mount: str, path: str) -> None:
         self.path = path
         self.channel = os.path.join(mount, path)
-        self.stats = os.path.join(mount, ".channels", path)
-        self.type, n = self.shown("type"), self.shown("n_buffers")
-        self._is_single = self.shown("buffers") == "single"
-        if self.type not in TYPES or not n.isdecimal():
-            raise OSError(errno.EBADMSG, os.strerror(errno.EBADMSG), self.stats)
-        self.numbers = range(1 if self._is_single else int(n))
+        self.shown = Shown(mount, path)
+        self.type = self.shown.type()
+        self._is_single = self.shown.option(self.type, "buffers") == "single"
+        self.numbers = range(1 if self._is_single else self.shown.n_buffers())
 
     @property
     def relay_files(self) -> Iterator[str]:  # noqa: D102
         return (self.channel if self._is_single else f"{self.channel}{number}" for number in self.numbers)
-
-    def shown(self, name: str) -> str:
-        """Return a statistic."""
-        with open(os.path.join(self.stats, name), encoding="ascii", errors="replace") as file:
-            return file.read(_WORD_MOST).strip()
 
 
 def _pass_on(source: Source, out: Lines) -> bool:

@@ -118,6 +118,6 @@ def channels_of_store(where: str, traces: Sequence[str], note: Callable[[str], N
 
 def channels_in(mount: str) -> str:
     """List the channels of a mount for an error message; "": there is none."""
-    with suppress(OSError):
+    with suppress(OSError, RelayError):
         return listed("channels", list(names_in(mount, CHANNEL)))
     return ""

@@ -116,7 +116,7 @@ def _traces(context: click.Context) -> list[str]:
 
 def _channels(context: click.Context, lines: re.Pattern[str]) -> set[str]:
     place = None if context.params.get("store") else find_mount(context.params.get("mount"))
-    with suppress(OSError):
+    with suppress(OSError, RelayError):
         return set(names_in(place, lines)) if place else set()
     return set()
 

@@ -21,14 +21,15 @@ from relayfs_fuse.cli.mapped import SHOWN, MappedChannel, MappedProcess, failed_
 from relayfs_fuse.cli.names import CHANNEL, SERVER_COUNTERS, damage_in, names_in
 from relayfs_fuse.cli.traces import all_traces, processes_of
 from relayfs_fuse.counters import Counters
-from relayfs_fuse.errors import StoreError
-from relayfs_fuse.fs.kinds import stats as statistics
+from relayfs_fuse.errors import CommandError, MountError, StoreError
+from relayfs_fuse.fs.commands.control import check_path
 from relayfs_fuse.fs.kinds.channel import BadMemoryError
 from relayfs_fuse.native import trace as native_trace
 from relayfs_fuse.native.library import Closing
 from relayfs_fuse.native.tables import TYPES
 from relayfs_fuse.native.trace import Trace, Traces
 from relayfs_fuse.reading.source import find_mount, find_store
+from relayfs_fuse.shown import Shown
 
 _RING = TYPES[1]
 # The state of what was not read, because there was no time left.
@@ -226,7 +227,11 @@ def _user(trace: Trace, uid: int, n: int) -> Figures:
 
 def _read_mount(place: str, is_wanted: Callable[[str], bool]) -> Iterator[Figures]:
     for path in filter(is_wanted, sorted(set(names_in(place, CHANNEL)))):
-        if (channel := _shown_channel(place, path)) is not None:
+        try:
+            channel = _shown_channel(place, path)
+        except OSError as error:
+            channel = Figures(path, None, f"{error.filename}: {error.strerror}")
+        if channel is not None:
             yield channel
     for trace in all_traces(os.path.join(place, ".traces", "control")):
         if is_wanted(trace.name):
@@ -235,25 +240,24 @@ def _read_mount(place: str, is_wanted: Callable[[str], bool]) -> Iterator[Figure
 
 def _shown_channel(place: str, path: str) -> Figures | None:
     """Return the figures of a channel that the mount's files show; None: it was removed."""
-
-    def text(name: str) -> str:
-        with open(os.path.join(place, ".channels", path, name), encoding="utf-8") as file:
-            return file.read().rstrip("\n")
-
-    def number(name: str) -> int | None:
-        found = text(name)
-        return None if found == statistics.UNKNOWN else int(found)
-
     try:
-        state = text("state")
-        if state.startswith("damaged"):
+        check_path(path)
+    except CommandError as error:  # it may be a path out of .channels
+        return Figures(path, None, f"{os.path.join(place, 'control')}: {error.message}")
+
+    shown = Shown(place, path)
+    try:
+        state = shown.state()
+        if state.startswith("damaged: "):
             return Figures(path, None, state)
-        kind = text("type")
-        values = {one.name: number(one.name) for one in SHOWN[kind]}
-        size = int(text("ring_size")) if kind == _RING else int(text("subbuf_size")) * int(text("n_subbufs"))
-        buffers = int(text("n_buffers"))
+        kind = shown.type()
+        values = {one.name: shown.statistic(one.name) for one in SHOWN[kind]}
+        size = shown.number("ring_size") if kind == _RING else shown.number("subbuf_size") * shown.number("n_subbufs")
+        buffers = shown.n_buffers()
     except FileNotFoundError:
         return None
+    except MountError as error:
+        return Figures(path, None, str(error))
     if state == "ok" and values.get("suspended"):
         state = "suspended"
     return Figures(

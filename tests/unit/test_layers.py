@@ -17,7 +17,7 @@ PYTHON_LAYERS = [
     {"errors", "explain", "inotify"},
     {"native.library", "native.constants"},
     {"native"},
-    {"channel", "channel_reader", "counters", "handler", "reader", "ring", "trace"},
+    {"channel", "channel_reader", "counters", "handler", "reader", "ring", "shown", "trace"},
     {""},  # the package itself: it names the API
     {"tracefiles", "fs.tap"},
     {"reading"},

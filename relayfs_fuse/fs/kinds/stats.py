@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from relayfs_fuse import native
 from relayfs_fuse.native.tables import LATEST, OF_BUFFER, OF_CONSUMERS, OPTIONS, STATISTICS
+from relayfs_fuse.shown import UNKNOWN
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -22,9 +23,6 @@ if TYPE_CHECKING:
     from relayfs_fuse.fs.kinds.channel import StoredChannel
     from relayfs_fuse.native.library import Fields
     from relayfs_fuse.native.tables import Option, Statistic
-
-# What a file of a statistic has in place of a number that cannot be known.
-UNKNOWN = "unknown"
 
 # A file's name, and the function that returns its contents.
 File: TypeAlias = "tuple[str, Callable[[], bytes]]"
