@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import mmap
 import os
 from typing import TYPE_CHECKING, Any
 
@@ -137,6 +138,12 @@ class RingMemory(ChannelMemory):
             return b""
         return bytes(ffi.buffer(data, self.check(got)))
 
+    def parts(self) -> RingParts | None:
+        """Begin to copy the next record in parts; None: there is none. OSError: EBUSY, EBADMSG."""
+        parts = ffi.new("struct relay_ring_parts *")
+        got = int(lib.relay_ring_parts_begin(self._open, parts))
+        return None if got in (-errno.EAGAIN, -errno.EPIPE) else RingParts(self, parts, self.check(got))
+
     def refuse_all(self) -> None:
         """Refuse records from now on, as in a disabled channel, without waiting for producers."""
         lib.relay_ring_refuse_all(self._open)
@@ -144,6 +151,32 @@ class RingMemory(ChannelMemory):
     def arm(self, what: int) -> int:  # noqa: ARG002  # a ring has one kind of wake-up
         """Request a wake-up; return the wake-up counter from before."""
         return int(lib.relay_ring_arm(self._open))
+
+
+class RingParts:
+    """A copy of a record that is made in parts; OSError: ESTALE, the record was overwritten or consumed meanwhile.
+
+    ring: the mapped ring, which stays the caller's
+    parts: what relay_ring_parts_begin() has set
+    size: the most bytes that the record takes with its framing
+    """
+
+    def __init__(self, ring: RingMemory, parts: Any, size: int) -> None:
+        self._ring = ring
+        self._parts = parts
+        # Unlike a bytearray it is not cleared, which would take as long as a part of the copy.
+        self._data = mmap.mmap(-1, max(size, 1), mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+
+    def copy(self, most: int) -> bool:
+        """Copy the next bytes, at most so many; False: all are there."""
+        with ffi.from_buffer(self._data) as to:
+            return self._ring.check(lib.relay_ring_parts_copy(self._ring.pointer, self._parts, to, most)) > 0
+
+    def consume(self) -> memoryview:
+        """Consume the record, of which all was copied, and return it with its framing."""
+        with ffi.from_buffer(self._data) as to:
+            got = self._ring.check(lib.relay_ring_parts_consume(self._ring.pointer, self._parts, to))
+        return memoryview(self._data)[:got]
 
 
 class RingsHandle(library.Handle):

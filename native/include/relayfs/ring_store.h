@@ -3,7 +3,7 @@
  * <relayfs/ring_store.h>: functions on record rings for file servers and tools; symbols as in <relayfs/store.h>. Programs that produce
  * or consume need <relayfs/ring.h> alone.
  *
- * relay_ring_read_framed() and relay_ring_skip() are consumers; the others may be called at any time, by each thread with a
+ * relay_ring_read_framed(), relay_ring_parts_begin(), relay_ring_parts_consume() and relay_ring_skip() are consumers; the others may be called at any time, by each thread with a
  * handle of its own. None may be called in a signal handler. Functions return a negative errno if they fail.
  */
 #ifndef RELAYFS_RING_STORE_H
@@ -67,6 +67,24 @@ int relay_ring_stats(struct relay_ring *ring, struct relay_ring_stats *stats);
  * also if there are so many records to skip that the next call has to continue; else as relay_ring_read().
  */
 ssize_t relay_ring_read_framed(struct relay_ring *ring, void *to, size_t size, unsigned max);
+
+/*
+ * As relay_ring_read_framed() for one record, in parts, so that a file server can answer other requests in between; nothing is
+ * consumed before the end.
+ *
+ * begin() finds the next record, and returns the most bytes that it takes with its framing. copy() copies the next bytes of it, at
+ * most `most`, to where they belong in `to`, and returns their number; 0: all are there. consume() consumes the record, completes
+ * its framing, and returns the number of bytes. Errors as relay_ring_read_framed(); -ESTALE: the record was overwritten or consumed
+ * meanwhile, begin anew.
+ */
+struct relay_ring_parts {
+	uint64_t position; /* of the record */
+	uint64_t copied;   /* bytes */
+	uint32_t length;   /* of the record, with its time */
+};
+ssize_t relay_ring_parts_begin(struct relay_ring *ring, struct relay_ring_parts *parts);
+ssize_t relay_ring_parts_copy(const struct relay_ring *ring, struct relay_ring_parts *parts, void *to, size_t most);
+ssize_t relay_ring_parts_consume(struct relay_ring *ring, const struct relay_ring_parts *parts, void *to);
 
 /*
  * Copying the unread records, up to the end that they had at peek_open(), framed as above, without consuming, beside consumers

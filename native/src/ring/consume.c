@@ -337,6 +337,67 @@ ssize_t relay_ring_read_framed(struct relay_ring *ring, void *to, size_t size, u
 	return got == -EINPROGRESS ? -EBUSY : got;
 }
 
+/* --- copying a record in parts --- */
+
+/* Find the next record: 1, with the lock taken and to be released by copy_end(); or an error of relay_ring_read(). */
+static int find_to_copy(struct relay_ring *ring, struct relay_ring_counts *counts, uint32_t *length)
+{
+	uint32_t work = RELAY_RING_WORK;
+	int err = ring->remote ? -EOPNOTSUPP : copy_begin(ring, counts);
+	if (err)
+		return err;
+	int found = relay_ring_find_next(ring, counts, length, &work);
+	if (found == 1)
+		return 1;
+	copy_end(ring, counts);
+	return found == -EINPROGRESS ? -EBUSY : found ? found : -EAGAIN;
+}
+
+ssize_t relay_ring_parts_begin(struct relay_ring *ring, struct relay_ring_parts *parts)
+{
+	const struct relay_frame frame = relay_frames[ring->geometry.framing];
+	struct relay_ring_counts counts;
+	uint32_t length = 0;
+	int found = find_to_copy(ring, &counts, &length);
+	if (found != 1)
+		return found;
+	copy_end(ring, &counts);
+	*parts = (struct relay_ring_parts){.position = counts.position, .length = length};
+	return (ssize_t)(frame.before + length - relay_ring_time_of(ring, length) + frame.behind);
+}
+
+ssize_t relay_ring_parts_copy(const struct relay_ring *ring, struct relay_ring_parts *parts, void *to, size_t most)
+{
+	const size_t before = relay_frames[ring->geometry.framing].before;
+	const uint32_t time_bytes = relay_ring_time_of(ring, parts->length);
+	const size_t left = parts->length - time_bytes - parts->copied, n = left < most ? left : most;
+	memcpy((unsigned char *)to + before + parts->copied,
+	       relay_ring_at(ring, parts->position) + RELAY_RING_HEADER_BYTES + time_bytes + parts->copied, n);
+	/* As is_intact() in ring/follow.c without `times`, since what was consumed is another reader's. Pairs with the
+	 * release in relay_ring_consumer_publish(). */
+	if (relay_ring_is_lapped(ring, parts->position) ||
+	    (ring->mode != RELAY_OVERWRITE && relay_ring_is_behind(parts->position, relay_ring_consumed(ring))))
+		return -ESTALE;
+	parts->copied += n;
+	return (ssize_t)n;
+}
+
+ssize_t relay_ring_parts_consume(struct relay_ring *ring, const struct relay_ring_parts *parts, void *to)
+{
+	const struct relay_frame frame = relay_frames[ring->geometry.framing];
+	struct relay_ring_counts counts;
+	uint32_t length = 0;
+	int found = find_to_copy(ring, &counts, &length);
+	if (found != 1)
+		return found == -EAGAIN || found == -EPIPE ? -ESTALE : found;
+	/* Found again at its position, it was neither consumed nor overwritten before, so the copy is intact. */
+	bool is_same = counts.position == parts->position && length == parts->length;
+	if (is_same)
+		pass(&counts, length);
+	copy_end(ring, &counts);
+	return is_same ? (ssize_t)relay_frame_put(frame, to, length - relay_ring_time_of(ring, length)) : -ESTALE;
+}
+
 int relay_ring_skip(struct relay_ring *ring)
 {
 	if (ring->remote)

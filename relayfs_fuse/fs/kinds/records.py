@@ -3,7 +3,8 @@
 Such a file is a stream, like a pipe. A read(2) returns as many whole records as fit. If the first record alone is
 longer than the read(2), it returns a part of the record, and the next reads of the same descriptor return the rest, so
 that a program which reads byte by byte loses nothing. If the file is closed in the middle of a record, the next reader
-gets the whole record: it has left the buffer, but the server keeps it.
+gets the whole record: it has left the buffer, but the server keeps it. A ring's record that is longer than the read(2)
+is copied in parts, and other requests are answered in between; it is consumed when all of it was copied.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import errno
 import os
 from abc import abstractmethod
 from collections import deque
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from relayfs_fuse import native
 from relayfs_fuse.fs.kinds.base import Stored
@@ -26,7 +27,13 @@ if TYPE_CHECKING:
     from relayfs_fuse.fs.requests.streams import Streams
     from relayfs_fuse.native.library import Fields
 
+# A record, framed.
+Record: TypeAlias = "bytes | memoryview"
 Memory = TypeVar("Memory", bound=native.ChannelMemory)
+
+
+# How often to copy a long record that is overwritten meanwhile, each time another one.
+_LONG_TRIES = 8
 
 
 class StoredRecords(Stored[Memory]):
@@ -40,7 +47,7 @@ class StoredRecords(Stored[Memory]):
 
     def __init__(self, channel: StoredChannel, index: int, buffer: Memory) -> None:
         super().__init__(channel, index, buffer)
-        self.returned: deque[bytes] = deque()
+        self.returned: deque[Record] = deque()
 
     @abstractmethod
     def _read(self, size: int, most: int) -> bytes:
@@ -63,10 +70,10 @@ class StoredRecords(Stored[Memory]):
         given = max((reader.given for reader in self.readers if reader.pid == pid), default=0)
         return given + int(stats.unread_bytes) + sum(map(len, self.returned))
 
-    def take(self, size: int) -> bytes:
-        """Consume and return whole records of at most `size` bytes together, or one longer record, or b"".
+    def take(self, size: int) -> Record | None:
+        """Consume and return whole records of at most `size` bytes together, or a record of `returned`, or b"".
 
-        OSError: ENOBUFS if the server keeps too many parts of longer records.
+        None: the next one is longer, see take_long().
         """
         if self.returned:
             return self.returned.popleft()
@@ -75,16 +82,24 @@ class StoredRecords(Stored[Memory]):
         except OSError as error:
             if error.errno != errno.EMSGSIZE:
                 raise
-        return self._take_long(size)
+        return None
 
-    def _take_long(self, size: int) -> bytes:
-        """Consume and return the next record, which is longer than `size`.
+    async def take_long(self, streams: Streams, size: int, may_sleep: bool) -> Record | None:
+        """Consume and return the next record, which is longer than `size`; None: it was overwritten, or there is none.
 
         The server keeps the rest of it for the next reads. The record's room in the buffer is free by then, so what the
         server keeps of one buffer is limited to the buffer's size.
+
+        OSError: ENOBUFS if the server keeps too many parts of longer records.
         """
         if sum(map(len, self.returned)) + sum(reader.rest_bytes for reader in self.readers) >= self._room:
             raise OSError(errno.ENOBUFS, os.strerror(errno.ENOBUFS))
+        return await self._copy_long(streams, size, may_sleep)
+
+    async def _copy_long(self, streams: Streams, size: int, may_sleep: bool) -> Record | None:
+        return await streams.when_free(lambda: self._read_long(size), may_sleep)
+
+    def _read_long(self, size: int) -> bytes:
         while True:
             size *= 2
             try:
@@ -111,7 +126,7 @@ class RecordHandle(RelayHandle):
         super().__init__(stored, opening)
         self.skips = self.reads
         self.given = 0
-        self._record = b""
+        self._record: Record = b""
         self._at = 0
         stored.readers.append(self)
 
@@ -128,7 +143,7 @@ class RecordHandle(RelayHandle):
     async def take(self, streams: Streams, offset: int, size: int, request: tap.Request) -> bytes:
         """Return the next data, waiting for it if the read(2) may sleep; b"": end of file."""
         may_sleep = read_may_sleep(offset, request)
-        while not (data := await streams.when_free(lambda: self._take(size), may_sleep)):
+        while not (data := await self._take(streams, size, may_sleep)):
             if not await streams.wait(self.stored, may_sleep):
                 break
         streams.waiting.changed(self.stored)
@@ -143,17 +158,39 @@ class RecordHandle(RelayHandle):
             self._record = b""
         acts.streams.waiting.tell(self.stored)
 
-    def _take(self, size: int) -> bytes:
-        data = self._take_part(size) if self.is_inside else self.stored.take(size)
-        if len(data) > size:
-            self._record, self._at = data, 0
-            data = self._take_part(size)
-        self.given += len(data)
-        return data
+    async def _take(self, streams: Streams, size: int, may_sleep: bool) -> bytes:
+        data = await streams.when_free(lambda: self._take_at_once(size), may_sleep)
+        if data is not None:
+            return data
+        async with streams.long_records.of(id(self.stored)):
+            for _ in range(_LONG_TRIES):
+                # Another reader, or another read of this file, may have consumed the record.
+                data = await streams.when_free(lambda: self._take_at_once(size), may_sleep)
+                if data is not None:
+                    return data
+                record = await self.stored.take_long(streams, size, may_sleep)
+                if record is not None:
+                    return self._give(record, size)
+        raise OSError(errno.EBUSY, os.strerror(errno.EBUSY))
 
-    def _take_part(self, size: int) -> bytes:
+    def _take_at_once(self, size: int) -> bytes | None:
+        """Consume and return the next data; None: a record that is longer than `size` has to be copied first."""
+        if self.is_inside:
+            return self._give_part(size)
+        record = self.stored.take(size)
+        return None if record is None else self._give(record, size)
+
+    def _give(self, record: Record, size: int) -> bytes:
+        if len(record) > size:
+            self._record, self._at = record, 0
+            return self._give_part(size)
+        self.given += len(record)
+        return bytes(record)
+
+    def _give_part(self, size: int) -> bytes:
         begin, self._at = self._at, self._at + size
-        data = self._record[begin : self._at]
+        data = bytes(self._record[begin : self._at])
+        self.given += len(data)
         if not self.is_inside:
             self._record = b""
         return data

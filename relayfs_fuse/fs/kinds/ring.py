@@ -19,11 +19,15 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from relayfs_fuse.fs.commands.control import Command
+    from relayfs_fuse.fs.kinds.records import Record
     from relayfs_fuse.fs.opener import Opening
+    from relayfs_fuse.fs.requests.streams import Streams
 
 DEFAULT_RING_SIZE = RING_OPTIONS["size"].initial
 # The smallest size to which the default is reduced if little memory is free.
 LEAST_RING_SIZE = 64 << 10
+# How much of a long record is copied before other requests are answered.
+_PART_BYTES = 1 << 20
 
 
 class StoredRing(StoredRecords[RingMemory]):
@@ -34,6 +38,20 @@ class StoredRing(StoredRecords[RingMemory]):
     def _read(self, size: int, most: int) -> bytes:
         """Consume and return whole framed records."""
         return self.buffer.read_framed(size, most)
+
+    async def _copy_long(self, streams: Streams, size: int, may_sleep: bool) -> Record | None:
+        """Copy the next record in parts, and answer other requests in between; then consume it."""
+        parts = await streams.when_free(self.buffer.parts, may_sleep)
+        if parts is None:
+            return None
+        try:
+            while parts.copy(_PART_BYTES):
+                await streams.let_others_run()
+            return await streams.when_free(parts.consume, may_sleep)
+        except OSError as error:
+            if error.errno != errno.ESTALE:
+                raise
+            return None
 
     @property
     def _room(self) -> int:

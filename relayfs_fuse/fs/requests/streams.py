@@ -40,11 +40,13 @@ class Streams:
 
     waiting: tells when a buffer has data
     peeks: lets one read of each open file peekN go on at a time, by the number of its handle
+    long_records: lets one record of each buffer be copied in parts at a time, by the id() of its Stored
     """
 
     def __init__(self, waiting: Waiting) -> None:
         self.waiting = waiting
         self.peeks = Turns()
+        self.long_records = Turns()
         self._sleeping: dict[int, trio.CancelScope] = {}
 
     async def serve_interrupts(self) -> None:

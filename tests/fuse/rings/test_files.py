@@ -8,7 +8,9 @@ import select
 import struct
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -295,6 +297,29 @@ def test_a_record_longer_than_any_request_comes_in_parts(shared_mount: Mount) ->
     got = subprocess.run(["cat", file], capture_output=True, check=True).stdout
     assert got == b"".join(struct.pack("<I", len(each)) + each for each in (b"before", record, b"after"))
     shared_mount.command("remove long")
+
+
+def test_other_files_are_read_while_a_long_record_is(shared_mount: Mount) -> None:
+    """Requests are answered in turn, so one that is sent later and answered earlier came between two parts."""
+    other = shared_mount.path / ".channels/long/read_records"
+    record = bytes(48 << 20)
+
+    def is_answered_before() -> bool:
+        file = shared_mount.create("long", "type=ring buffers=single size=64M")
+        output(file, record)
+        with file.open("rb", buffering=0) as opened, ThreadPoolExecutor(1) as pool:
+            status = Path(f"/proc/self/task/{pool.submit(threading.get_native_id).result()}/syscall")
+            reading = pool.submit(opened.read, 1)
+            answered = False
+            while not (reading.done() or answered):
+                if f" {opened.fileno():#x} " in status.read_text():
+                    answered = other.read_text() == "0\n" and f" {opened.fileno():#x} " in status.read_text()
+            assert reading.result(DEADLINE_S) == b"\0"
+        assert other.read_text() == "1\n"
+        shared_mount.command("remove long")
+        return answered
+
+    assert any(is_answered_before() for _ in range(5))
 
 
 def test_in_overwrite_mode_the_last_records_are_left(shared_mount: Mount, make: Callable[..., Path]) -> None:
