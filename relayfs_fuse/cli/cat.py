@@ -23,7 +23,7 @@ from relayfs_fuse.native.ring import RingsHandle
 from relayfs_fuse.shown import Shown
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
 # The first and the longest pause after a round that has found nothing.
 _PAUSE_FIRST_S = 0.001
@@ -42,8 +42,23 @@ class Source(Closing):
     is_over = False
 
     @abstractmethod
-    def pass_on(self, write: Callable[[memoryview], None]) -> bool:
-        """Write the next piece and consume it; False: there is none now. OSError: EBUSY, another reader is at work."""
+    def pass_on(self, out: Lines) -> bool:
+        """Write the next piece and consume it; False: there is none now. OSError: EBUSY, another reader is at work.
+
+        RelayError: it could not be written as a whole, and is consumed all the same
+        """
+
+
+def _write_consumed(data: bytes, out: Lines) -> None:
+    """Write what is in the channel no more; RelayError: how much of it is lost, and why."""
+    end = out.n_written + len(data)
+    try:
+        out.write(memoryview(data))
+    except (OSError, Stopped) as error:
+        why = error.strerror if isinstance(error, OSError) else "a signal came, and nobody reads the output"
+        raise RelayError(
+            f"{end - out.n_written} bytes are lost: they were consumed, and could not be written: {why}"
+        ) from error
 
 
 class BufferSource(Source):
@@ -61,14 +76,14 @@ class BufferSource(Source):
         """Close it; a piece that was not written as a whole stays unread."""
         self._reader.close()
 
-    def pass_on(self, write: Callable[[memoryview], None]) -> bool:
+    def pass_on(self, out: Lines) -> bool:
         """Write the next piece, and consume it."""
         piece = self._reader.next(0)
         if piece is None:
             self.is_over = self._reader.finished()
             return False
         if not self._copies:
-            write(piece)
+            out.write(piece)
             self._reader.done()
             return True
         copy = bytes(piece)
@@ -78,7 +93,7 @@ class BufferSource(Source):
             if error.errno != errno.EOVERFLOW:
                 raise
             return True  # it counts as overwritten
-        write(memoryview(copy))
+        _write_consumed(copy, out)
         return True
 
 
@@ -97,17 +112,26 @@ class RingSource(Source):
     def close(self) -> None:
         """Do nothing."""
 
-    def pass_on(self, write: Callable[[memoryview], None]) -> bool:
-        """Consume the next records, and write them."""
+    def pass_on(self, out: Lines) -> bool:
+        """Write the next records, and consume them; in overwrite mode consume them first, as producers may do it."""
+        copy = self._rings.read_framed if self._rings.overwrite else self._rings.next_framed
         try:
-            records = self._rings.read_framed(self._index, self._size)
+            records = copy(self._index, self._size)
         except OSError as error:
             if error.errno != errno.EMSGSIZE:
                 raise
             self._size *= 2
             return True
         self.is_over = records is None
-        write(memoryview(records or b""))
+        if self._rings.overwrite:
+            _write_consumed(records or b"", out)
+            return bool(records)
+        try:
+            out.write(memoryview(records or b""))
+        except BaseException:
+            self._rings.abort(self._index)
+            raise
+        self._rings.release(self._index)
         return bool(records)
 
 
@@ -116,9 +140,11 @@ class FileSource(Source):
 
     path: its path
     follows: whether to go on at its end, until the channel is removed
+    consumes: whether what is read of it is consumed
     """
 
-    def __init__(self, path: str, *, follows: bool) -> None:
+    def __init__(self, path: str, *, follows: bool, consumes: bool = False) -> None:
+        self._write = _write_consumed if consumes else lambda data, out: out.write(memoryview(data))
         self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | (os.O_NONBLOCK if follows else 0))
         self._poll = select.poll() if follows else None
         if self._poll is not None:
@@ -128,7 +154,7 @@ class FileSource(Source):
         """Close it."""
         os.close(self._descriptor)
 
-    def pass_on(self, write: Callable[[memoryview], None]) -> bool:
+    def pass_on(self, out: Lines) -> bool:
         """Write what is there."""
         # A file `merged` that was polled shows no end. After the removal there is what was written before.
         events = 0 if self._poll is None else sum(bits for _, bits in self._poll.poll(0))
@@ -136,7 +162,7 @@ class FileSource(Source):
         with suppress(BlockingIOError):
             data = os.read(self._descriptor, _BLOCK_BYTES)
         self.is_over = not data and (self._poll is None or bool(events & (select.POLLHUP | select.POLLERR)))
-        write(memoryview(data))
+        self._write(data, out)
         return bool(data)
 
 
@@ -150,7 +176,7 @@ def _rings(stack: ExitStack, place: Place, follows: bool) -> list[Source]:
     stack.callback(rings.close)
     if rings.is_mapped:
         return [RingSource(rings, number) for number in range(rings.n)]
-    return [stack.enter_context(FileSource(file, follows=follows)) for file in place.relay_files]
+    return [stack.enter_context(FileSource(file, follows=follows, consumes=True)) for file in place.relay_files]
 
 
 def _peeks(stack: ExitStack, place: Place, follows: bool) -> list[Source]:
@@ -201,7 +227,7 @@ def _pass_on(source: Source, out: Lines) -> bool:
     deadline = time.monotonic() + _BUSY_S
     while True:
         try:
-            return source.pass_on(out.write)
+            return source.pass_on(out)
         except OSError as error:
             if error.errno != errno.EBUSY or time.monotonic() > deadline:
                 raise

@@ -61,11 +61,14 @@ class Lines:
     n_last: how many of the last lines to write of those before end_history(); None: all
     handles_signals: note SIGINT, SIGQUIT, SIGTERM and SIGHUP in is_told_to_end; a second signal ends showing()
 
+    n_written: how many bytes the output has taken
+
     BrokenPipeError: the reader has closed the pipe. Stopped: a signal came, and the output takes nothing.
     """
 
     def __init__(self, n_last: int | None, *, handles_signals: bool) -> None:
         self.is_told_to_end = False
+        self.n_written = 0
         self._is_showing = False
         self._tail = None if n_last is None else Tail(n_last)
         self._stack = ExitStack()
@@ -128,7 +131,9 @@ class Lines:
             if not self._is_ready():
                 raise Stopped
             with suppress(BlockingIOError):
-                left = left[os.write(self._descriptor, left[:_CHUNK_BYTES]) :]
+                n = os.write(self._descriptor, left[:_CHUNK_BYTES])
+                self.n_written += n
+                left = left[n:]
 
     def _is_ready(self) -> bool:
         """Wait until the output takes data; False: a signal came, and it has taken none for _PATIENCE_MS since."""

@@ -279,8 +279,16 @@ class RingsHandle(library.Handle):
 
         size: the most bytes. OSError: EMSGSIZE, the first record is longer; EOPNOTSUPP: the ring is not mapped
         """
+        return self._framed(size, lambda to: lib.relay_ring_read_framed(self._open.ring[index], to, size, 0))
+
+    def next_framed(self, index: int, size: int) -> bytes | None:
+        """Copy whole records as read_framed() does, for release() to consume; not in overwrite mode."""
+        return self._framed(size, lambda to: lib.relay_ring_next_framed(self._open.ring[index], to, size))
+
+    @staticmethod
+    def _framed(size: int, copy: Callable[[Any], Any]) -> bytes | None:
         data = ffi.new("char[]", size)
-        got = int(lib.relay_ring_read_framed(self._open.ring[index], data, size, 0))
+        got = int(copy(data))
         if got in (-errno.EAGAIN, -errno.EPIPE):
             return None if got == -errno.EPIPE else b""
         return bytes(ffi.buffer(data, check(got)))

@@ -3,7 +3,8 @@
  * <relayfs/ring_store.h>: functions on record rings for file servers and tools; symbols as in <relayfs/store.h>. Programs that produce
  * or consume need <relayfs/ring.h> alone.
  *
- * relay_ring_read_framed(), relay_ring_parts_begin(), relay_ring_parts_consume() and relay_ring_skip() are consumers; the others may be called at any time, by each thread with a
+ * relay_ring_read_framed(), relay_ring_next_framed(), relay_ring_parts_begin(), relay_ring_parts_consume() and relay_ring_skip() are
+ * consumers; the others may be called at any time, by each thread with a
  * handle of its own. None may be called in a signal handler. Functions return a negative errno if they fail.
  */
 #ifndef RELAYFS_RING_STORE_H
@@ -67,6 +68,10 @@ int relay_ring_stats(struct relay_ring *ring, struct relay_ring_stats *stats);
  * also if there are so many records to skip that the next call has to continue; else as relay_ring_read().
  */
 ssize_t relay_ring_read_framed(struct relay_ring *ring, void *to, size_t size, unsigned max);
+
+/* As relay_ring_read_framed(), but the records are consumed by relay_ring_release(), or left by relay_ring_abort(), as those of
+ * relay_ring_next(); not in overwrite mode (-EOPNOTSUPP). */
+ssize_t relay_ring_next_framed(struct relay_ring *ring, void *to, size_t size);
 
 /*
  * As relay_ring_read_framed() for one record, in parts, so that a file server can answer other requests in between; nothing is

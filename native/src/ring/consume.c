@@ -337,6 +337,35 @@ ssize_t relay_ring_read_framed(struct relay_ring *ring, void *to, size_t size, u
 	return got == -EINPROGRESS ? -EBUSY : got;
 }
 
+ssize_t relay_ring_next_framed(struct relay_ring *ring, void *to, size_t size)
+{
+	const struct relay_frame frame = relay_frames[ring->geometry.framing];
+	size_t done = 0;
+	if (ring->remote)
+		return -EOPNOTSUPP;
+	if (is_ours(ring, relay_owner_self()) && ring->n_held)
+		return -EALREADY;
+	for (;;) {
+		struct relay_ring_counts before = ring->seen; /* not used before the first record */
+		const void *data;
+		size_t length;
+		int result = relay_ring_next(ring, &data, &length);
+		if (result != 1)
+			return ring->n_held ? (ssize_t)done : result ? result : -EAGAIN;
+		if (length + frame.before + frame.behind > size - done) {
+			if (ring->n_held == 1) {
+				relay_ring_abort(ring);
+				return -EMSGSIZE;
+			}
+			ring->seen = before;
+			ring->n_held--;
+			return (ssize_t)done;
+		}
+		memcpy((unsigned char *)to + done + frame.before, data, length);
+		done += relay_frame_put(frame, (unsigned char *)to + done, length);
+	}
+}
+
 /* --- copying a record in parts --- */
 
 /* Find the next record: 1, with the lock taken and to be released by copy_end(); or an error of relay_ring_read(). */

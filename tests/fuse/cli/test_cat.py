@@ -6,6 +6,7 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
 
 import pytest
 from forking import RELAYCTL, run, start
@@ -117,6 +118,38 @@ def test_a_signal_or_a_reader_that_has_gone_ends_it_and_loses_nothing(mount: Mou
     left = channel.read_bytes().splitlines(keepends=True)
     assert len(left) > 3000
     assert left == lines[-len(left) :]
+
+
+# What the output has not taken stays, unless producers may overwrite it: then it is lost, and that is said.
+STAYS = [KINDS[kind] for kind in ("relay", "bulk", "rings", "length")]
+GOES = [KINDS["overwrite"], "type=ring mode=overwrite framing=line"]
+
+
+def cat_to(output: IO[bytes], channel: Path) -> tuple[int, str]:
+    done = run([RELAYCTL, "cat", channel], stdout=output, stderr=subprocess.PIPE, text=True, timeout=DEADLINE_S)
+    return done.returncode, done.stderr
+
+
+@pytest.mark.parametrize("options", [*STAYS, *GOES])
+def test_an_output_that_fails_loses_nothing_or_it_is_said(mount: Mount, options: str) -> None:
+    channel = mount.create("app/cpu", options)
+    records = [b"%06d\n" % i for i in range(100)]
+    write(channel, *records)
+    there = cat(mount, "app/cpu", "--peek")
+    reading, writing = os.pipe()
+    os.close(reading)
+    with Path("/dev/full").open("wb") as full, open(writing, "wb") as nobody:
+        outputs = {"No space left on device": full, "Broken pipe": nobody}
+        if options in STAYS:
+            assert cat_to(full, channel) == (1, "relayctl: No space left on device\n")
+            assert cat_to(nobody, channel) == (0, "")
+            assert cat(mount, "app/cpu", "--peek") == there
+            return
+        for why, output in outputs.items():
+            lost = f"{len(there)} bytes are lost: they were consumed, and could not be written: {why}"
+            assert cat_to(output, channel) == (1, f"relayctl: {lost}\n")
+            assert cat(mount, "app/cpu") == b""
+            write(channel, *records)
 
 
 def test_what_is_overwritten_meanwhile_is_not_written(mount: Mount, tmp_path: Path) -> None:
