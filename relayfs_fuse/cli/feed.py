@@ -37,7 +37,7 @@ class Feed:
     name: of the channel, for messages
     split: what writes to it
     goes_on: whether to go on after an error that the next records will meet, too
-    pause: is called with seconds while the channel is full
+    pause: is called with seconds while the channel is full; what it raises leaves the record unwritten
     """
 
     def __init__(
@@ -49,7 +49,8 @@ class Feed:
         self._goes_on = goes_on
         self._pause = pause
         self._room = bytearray(_BLOCK_BYTES)
-        self._n_read = 0
+        # The bytes in `room`, and how many of them were passed.
+        self._n_read = self._at = 0
         # Of a refused record: the bytes that are not there yet, or None: up to the next newline; and its length so far.
         self._to_skip: int | None = 0
         self._length = 0
@@ -62,8 +63,13 @@ class Feed:
         """Read once, and write the records that are complete then; False: the stream has ended."""
         if len(self._room) - self._n_read < _BLOCK_BYTES // 2:
             self._room.extend(bytes(len(self._room)))
-        with memoryview(self._room) as room:
-            got = os.readv(descriptor, [room[self._n_read :]])
+        try:
+            with memoryview(self._room) as room:
+                got = os.readv(descriptor, [room[self._n_read :]])
+        except OSError as error:
+            raise OSError(
+                error.errno, error.strerror, "the standard input" if descriptor == 0 else "the pipe"
+            ) from error
         self._n_read += got
         self._write(ends=not got)
         return got > 0
@@ -78,37 +84,38 @@ class Feed:
         if self._n_long:
             lost.append(f"{self._n_long} longer than {self._split.largest} bytes")
         lost += [f"{n}: {_REASONS.get(code) or os.strerror(code)}" for code, n in self._failed.items()]
+        if self._n_read > self._at:
+            lost.append(f"{self._n_read - self._at} bytes that were read before a signal or an error came")
         if lost:
             say(f"{self._name}: {self._word}s that were not written: {'; '.join(lost)}")
         return not lost
 
     def _write(self, *, ends: bool) -> None:
-        at = 0
         while True:
-            at = self._skip(at, ends=ends)
-            passed = self._split.write(self._room, at, self._n_read, ends=ends)
-            at += passed
+            self._skip(ends=ends)
+            passed = self._split.write(self._room, self._at, self._n_read, ends=ends)
+            self._at += passed
             if not self._split.error:
                 break
             if passed:
                 self._waited_since = None
-            at = self._refused(at)
-        left = self._n_read - at
-        self._room[:left] = self._room[at : self._n_read]
-        self._n_read = left
+            self._refused()
+        left = self._n_read - self._at
+        self._room[:left] = self._room[self._at : self._n_read]
+        self._n_read, self._at = left, 0
         if ends and left:
+            self._n_read = 0
             raise RelayError(f"the input ends within {self._next()}; its {left} bytes are not written")
 
     def _next(self) -> str:
         return f"{self._word} {self._split.n_records + self._split.n_full + self._n_long + self._failed.total() + 1}"
 
-    def _refused(self, at: int) -> int:
-        """Wait for room, or have the refused record skipped; return where to go on."""
+    def _refused(self) -> None:
+        """Wait for room, or have the refused record skipped."""
         split = self._split
         if split.error == errno.ENOSPC:
             self._wait()
-            return at
-        if split.error == errno.EMSGSIZE and not split.extent:
+        elif split.error == errno.EMSGSIZE and not split.extent:
             self._to_skip, self._length = None, 0
         elif split.error == errno.EMSGSIZE:
             self._to_skip, self._length = split.extent, split.length
@@ -118,8 +125,8 @@ class Feed:
             self._to_skip = split.extent
         else:
             why = _REASONS.get(split.error) or os.strerror(split.error)
+            self._n_read = self._at = 0
             raise RelayError(f"{self._name}: {self._next()} and what follows are not written: {why}")
-        return at
 
     def _wait(self) -> None:
         now = time.monotonic()
@@ -137,16 +144,17 @@ class Feed:
             )
         self._n_long += 1
 
-    def _skip(self, at: int, *, ends: bool) -> int:
-        """Skip what is there of a refused record; return where the next begins."""
+    def _skip(self, *, ends: bool) -> None:
+        """Skip what is there of a refused record."""
         if self._to_skip is not None:
-            n = min(self._to_skip, self._n_read - at)
+            n = min(self._to_skip, self._n_read - self._at)
             self._to_skip -= n
-            return at + n
-        newline = self._room.find(b"\n", at, self._n_read)
+            self._at += n
+            return
+        newline = self._room.find(b"\n", self._at, self._n_read)
         end = newline + 1 if newline >= 0 else self._n_read
-        self._length += end - at
+        self._length += end - self._at
         if newline >= 0 or ends:
             self._to_skip = 0
             self._name_long()
-        return end
+        self._at = end

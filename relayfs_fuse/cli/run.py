@@ -50,7 +50,7 @@ class Program:
         self._pid = self._end = -1
 
     def start(self, feeds: Sequence[Feed]) -> None:
-        """Start it; OSError: it cannot be executed.
+        """Start it; OSError: it cannot be executed. RelayError: it runs, and nobody will read what it prints.
 
         feeds: of its standard output and its standard error; if there is one, both are the same pipe
         """
@@ -69,7 +69,10 @@ class Program:
         )
         for end in writing:
             os.close(end)
-        self._end = os.pidfd_open(self._pid)
+        try:
+            self._end = os.pidfd_open(self._pid)
+        except OSError as error:
+            raise RelayError(f"{self._command[0]} runs, but cannot be waited for: {error.strerror}") from error
         threading.Thread(target=self._pass_signals, daemon=True).start()
 
     def run(self) -> int:
@@ -77,8 +80,10 @@ class Program:
         poll = select.poll()
         for descriptor in (*self.feeds, self._end):
             poll.register(descriptor, select.POLLIN)
-        with suppress(_ToldToEnd):
+        try:
             self._read(poll)
+        except _ToldToEnd:
+            self.feeds.clear()
         return _status(os.waitpid(self._pid, 0)[1])
 
     def _read(self, poll: select.poll) -> None:
@@ -135,6 +140,12 @@ class Program:
                     signal.pidfd_send_signal(self._end, info.si_signo)
 
 
+def _fail(error: OSError | RelayError) -> NoReturn:
+    where = "" if isinstance(error, RelayError) or error.filename is None else f"{error.filename}: "
+    say(f"{where}{error if isinstance(error, RelayError) else error.strerror}")
+    sys.exit(_FAILED)
+
+
 def _status(status: int) -> int:
     code = os.waitstatus_to_exitcode(status)
     return code if code >= 0 else _OF_SIGNAL - code
@@ -164,14 +175,20 @@ def run(channel: str, program: tuple[str, ...], mount: str | None, other: str | 
                     opened = stack.enter_context(closing(open_first(name, mount, open_to_write)))
                     feeds.append(Feed(name, Split(opened, waits=blocks), goes_on=True, pause=started.pause))
         except (OSError, RelayError) as error:
-            say(str(error) if isinstance(error, RelayError) else f"{error.filename}: {error.strerror}")
-            sys.exit(_FAILED)
+            _fail(error)
         try:
             started.start(feeds)
         except OSError as error:
             say(f"{program[0]}: {error.strerror}")
             sys.exit(_NOT_FOUND if isinstance(error, FileNotFoundError) else _NOT_EXECUTABLE)
-        status = started.run()
+        except RelayError as error:
+            _fail(error)
+        try:
+            status = started.run()
+        except (OSError, RelayError) as error:
+            for feed in feeds:
+                feed.finish()
+            _fail(error)
         started.hand_over()
         for feed in feeds:
             feed.finish()

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import select
+import signal
 import sys
-from contextlib import closing
+import time
+from contextlib import closing, suppress
 
 import click
 
@@ -13,6 +17,46 @@ from relayfs_fuse.cli.feed import Feed
 from relayfs_fuse.cli.opened import open_first, open_to_write
 from relayfs_fuse.errors import RelayError
 from relayfs_fuse.native.split import FIXED, LINES, PREFIXED, Split
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class _ToldToEnd(Exception):  # noqa: N818  # no error
+    """A signal came while the channel was full."""
+
+
+class _Told:
+    """Notes the first signal that ends programs, between two records; a second one ends this program at once.
+
+    signum: its number; None: none came
+    """
+
+    def __init__(self) -> None:
+        self.signum: int | None = None
+        self._event = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._handled = [signum for signum in _SIGNALS if signal.getsignal(signum) != signal.SIG_IGN]
+        for signum in self._handled:
+            signal.signal(signum, self._note)
+
+    def is_there(self, descriptor: int) -> bool:
+        """Wait until a file can be read; False: a signal came."""
+        poll = select.poll()
+        for each in (descriptor, self._event):
+            poll.register(each, select.POLLIN)
+        poll.poll()
+        return self.signum is None
+
+    def pause(self, seconds: float) -> None:
+        """Sleep while the channel is full."""
+        if self.signum is not None:
+            raise _ToldToEnd
+        time.sleep(seconds)
+
+    def _note(self, signum: int, _frame: object) -> None:
+        self.signum = signum
+        for each in self._handled:
+            signal.signal(each, signal.SIG_DFL)
+        os.eventfd_write(self._event, 1)
 
 
 @click.command()
@@ -37,12 +81,21 @@ def write(channel: str, mount: str | None, fixed: int | None, length_prefixed: b
         split = Split(opened, by, fixed or 1, waits=blocks)
         if fixed is not None and fixed > split.largest:
             raise click.UsageError(f"--fixed {fixed}: a record of {channel} has at most {split.largest} bytes")
-        feed = Feed(channel, split)
+        told = _Told()
+        stdin = sys.stdin.fileno()
+        feed = Feed(channel, split, pause=told.pause)
         try:
-            while feed.take(sys.stdin.fileno()):
-                pass
-        except KeyboardInterrupt:
-            say(f"{channel}: interrupted after {split.n_records} records")
+            with suppress(_ToldToEnd):
+                while told.is_there(stdin) and feed.take(stdin):
+                    pass
+        except (OSError, RelayError):
+            # Also now, readers of whole sub-buffers are to have what was written.
+            with suppress(OSError):
+                feed.finish()
             raise
-        if not feed.finish():
+        is_whole = feed.finish()
+        if told.signum is not None:
+            say(f"{channel}: interrupted after {split.n_records} records")
+            signal.raise_signal(told.signum)
+        if not is_whole:
             sys.exit(1)

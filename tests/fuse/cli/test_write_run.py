@@ -3,11 +3,13 @@
 import os
 import signal
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from forking import RELAYCTL, run, start
-from mounts import DEADLINE_S, Mount, wait_until
+from mounts import DEADLINE_S, Mount, opened, wait_until
 from tracing import relayctl
 
 from relayfs_fuse import Ring
@@ -123,6 +125,63 @@ def test_a_full_channel_is_waited_for_or_loses_what_is_counted(mount: Mount, opt
     lost = 1000 - kept.count(b"\n")
     assert (status, kept, int(mount.shown("app/full", "lost"))) == (1, lines[: len(kept)], lost)
     assert said == f"relayctl: app/full: lines that were not written: {lost} because it was full\n"
+
+
+@contextmanager
+def writing(mount: Mount, lines: bytes, *command: object) -> Iterator[subprocess.Popen]:
+    """Run a command that gets lines, and then waits for more."""
+    with start([RELAYCTL, *command], stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=False) as writer:
+        try:
+            assert writer.stdin is not None
+            writer.stdin.write(lines)
+            writer.stdin.flush()
+            yield writer
+        finally:
+            writer.kill()
+
+
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_ends_it_when_all_that_is_written_can_be_read(mount: Mount, signum: signal.Signals) -> None:
+    channel = mount.create("app/bulk", "buffers=single delivery=bulk")
+    with writing(mount, b"one\ntwo\nthr", "write", channel) as writer:
+        wait_until(lambda: mount.shown("app/bulk", "records") == "2", "two records")
+        assert mount.shown("app/bulk", "produced") == "0"
+        writer.send_signal(signum)
+        _, said = writer.communicate(timeout=DEADLINE_S)
+        assert writer.returncode == -signum
+    assert mount.shown("app/bulk", "produced") == "1"
+    assert channel.read_bytes() == b"one\ntwo\n"
+    left = "relayctl: {0}: lines that were not written: 3 bytes that were read before a signal or an error came\n"
+    assert said.decode() == (left + "relayctl: {0}: interrupted after 2 records\n").format(channel)
+
+
+def test_an_input_that_cannot_be_read_is_named(mount: Mount, tmp_path: Path) -> None:
+    channel = mount.create("app/bulk", "buffers=single delivery=bulk")
+    with opened(tmp_path / "file", os.O_WRONLY | os.O_CREAT) as unreadable:
+        done = run([RELAYCTL, "write", channel], stdin=unreadable, stderr=subprocess.PIPE, timeout=DEADLINE_S)
+    assert (done.returncode, done.stderr) == (1, b"relayctl: the standard input: Bad file descriptor\n")
+
+
+def test_a_signal_while_the_channel_is_full_says_what_is_not_written(mount: Mount) -> None:
+    lines = b"".join(b"%099d\n" % number for number in range(500))
+    for options in (SMALL, "type=ring size=4K buffers=single framing=line"):
+        channel = mount.create("app/full", options)
+        program = ["run", channel, "--block", "--", "cat"]
+        for command in (["write", channel], program):
+            with writing(mount, lines, *command) as writer:
+                assert writer.stdin is not None
+                assert writer.stderr is not None
+                writer.stdin.close()
+                said = b"relayctl: %s is full; waiting for a reader (--drop does not wait)\n" % bytes(channel)
+                assert writer.stderr.readline() == said
+                writer.send_signal(signal.SIGTERM)
+                told = writer.stderr.read().decode()
+                status = writer.wait(DEADLINE_S)
+            kept = channel.read_bytes()
+            assert lines.startswith(kept)
+            assert f": {len(lines) - len(kept)} bytes that were read before a signal" in told
+            assert (status, "interrupted after" in told) == ((0, False) if command is program else (-15, True))
+        mount.command("remove app/full")
 
 
 def test_what_cannot_be_written_to_is_said(mount: Mount) -> None:
