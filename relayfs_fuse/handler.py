@@ -8,16 +8,17 @@ import os
 import threading
 from typing import TYPE_CHECKING, ClassVar
 
-from relayfs_fuse.native import ChannelHandle
+from relayfs_fuse.native import either
 from relayfs_fuse.native.library import closed_on_error
-from relayfs_fuse.native.ring import RingsHandle
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from relayfs_fuse.native import ChannelHandle
+    from relayfs_fuse.native.ring import RingsHandle
+
 # A message that is too long ends with this.
 _MARK = " [... {} bytes left out]"
-_RING = "type=ring"
 # A full channel is no error: such messages are only counted. A ring has EAGAIN for this.
 _FULL = (errno.ENOSPC, errno.EAGAIN)
 
@@ -154,22 +155,11 @@ class RelayHandler(logging.Handler):
 def _attach(path: str, create: str | None) -> ChannelHandle | RingsHandle:
     """Open a channel of either type; make it first if it does not exist and `create` has its options."""
     try:
-        return _open(path)
+        return either.attach(path)
     except FileNotFoundError:
         if create is None:
             raise
-    words = create.split()
-    options = " ".join(word for word in words if word != _RING)
     try:
-        return RingsHandle(path, options) if _RING in words else ChannelHandle(path, options)
+        return either.make(path, create)
     except FileExistsError:  # another process was faster
-        return _open(path)
-
-
-def _open(path: str) -> ChannelHandle | RingsHandle:
-    try:
-        return ChannelHandle(path)
-    except OSError as error:
-        if error.errno != errno.EMEDIUMTYPE:
-            raise
-    return RingsHandle(path)
+        return either.attach(path)
