@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 _ENTRY = re.compile(r"\[[^]]*\] create: error: (?P<why>.*) \[[A-Z0-9]+\]\n  Command: create (?P<path>\S+)(?: .*)?\n")
 _REFUSED = re.compile(r"\[[^]]*\] \S+: error: (?P<why>.*) \[[A-Z0-9]+\]\n  Command: (?P<line>.*)\n")
 _NOTICE = re.compile(r"\[(?P<time>[^]]*)\] \S+: notice: (?P<what>.*)\n  Command: (?P<line>.*)\n")
+_HOLDER = re.compile(r"process [0-9]+, mounted at (?P<place>.*)\n", re.DOTALL)
 _TEXT_BYTES = 64 << 10
 _KINDS = {
     "relay": "a channel of relay files, for Channel and relay_attach()",
@@ -44,6 +45,17 @@ def notices(mount: str, line: str) -> set[tuple[str, str]]:
     """Return the notices in error_log about a command that was carried out, each with its time."""
     entries = _NOTICE.finditer(_text(os.path.join(mount, "error_log")))
     return {(entry["time"], entry["what"]) for entry in entries if entry["line"] == line}
+
+
+def busy(store: str) -> str:
+    """Return why the channels of a store cannot be changed: its lock, .lock, is held by a process that it names."""
+    holder = _HOLDER.fullmatch(_text(os.path.join(store, ".lock")))
+    if holder is None:
+        return f"another process changes the store {store}"
+    return (
+        f"a server, mounted at {holder['place']}, has the store {store}, and this process does not see that mount: "
+        "make and remove channels where it is seen; what is there can be written and read here, too"
+    )
 
 
 def what_it_is(path: str) -> str | None:

@@ -1,4 +1,7 @@
-"""relayctl cat: write what is unread in all buffers of a channel to the standard output."""
+"""relayctl cat: write what is unread in all buffers of a channel to the standard output.
+
+In a store that has no server, --peek and --merge read the buffers as the server does for its files peekN and merged.
+"""
 
 from __future__ import annotations
 
@@ -7,23 +10,28 @@ import os
 import select
 import time
 from abc import abstractmethod
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, closing, suppress
 from typing import TYPE_CHECKING
 
 import click
 
 from relayfs_fuse.cli import complete
+from relayfs_fuse.cli.channel import Channel, map_channel
 from relayfs_fuse.cli.common import check_stdout, mount_option
 from relayfs_fuse.cli.lines import Lines, Stopped
 from relayfs_fuse.cli.opened import open_first
 from relayfs_fuse.errors import RelayError
-from relayfs_fuse.native import ReaderHandle
+from relayfs_fuse.native import IS_CLOSED, IS_DAMAGED, ReaderHandle
 from relayfs_fuse.native.library import Closing
 from relayfs_fuse.native.ring import RingsHandle
+from relayfs_fuse.native.tables import OPTIONS
 from relayfs_fuse.shown import Shown
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
+
+    from relayfs_fuse.native import ChannelMemory
+    from relayfs_fuse.reading.source import Root
 
 # The first and the longest pause after a round that has found nothing.
 _PAUSE_FIRST_S = 0.001
@@ -166,8 +174,42 @@ class FileSource(Source):
         return bool(data)
 
 
+class PeekSource(Source):
+    """A mem file of a store, of which a copy is read, and nothing consumed.
+
+    memory: the mapped file, which stays the caller's
+    follows: whether to go on with what is written later, until the channel is removed
+    """
+
+    def __init__(self, memory: ChannelMemory, *, follows: bool) -> None:
+        self._memory = memory
+        self._peek = memory.peek()
+        self._follows = follows
+        self._size = _BLOCK_BYTES
+
+    def close(self) -> None:
+        """Free the copy."""
+        self._peek.close()
+
+    def pass_on(self, out: Lines) -> bool:
+        """Write what is there."""
+        is_closed = bool(self._memory.state() & (IS_CLOSED | IS_DAMAGED))
+        try:
+            data = self._peek.copy(self._size)
+        except OSError as error:
+            if error.errno != errno.EMSGSIZE:
+                raise
+            self._size *= 2
+            return True
+        if not data and self._follows:
+            self._peek.more()
+        self.is_over = not data and (is_closed or not self._follows)
+        out.write(memoryview(data))
+        return bool(data)
+
+
 def _buffers(stack: ExitStack, place: Place, _follows: bool) -> list[Source]:
-    copies = place.shown.option(place.type, "mode") != "no-overwrite"
+    copies = place.option("mode") != "no-overwrite"
     return [stack.enter_context(BufferSource(file, copies=copies)) for file in place.relay_files]
 
 
@@ -180,18 +222,18 @@ def _rings(stack: ExitStack, place: Place, follows: bool) -> list[Source]:
 
 
 def _peeks(stack: ExitStack, place: Place, follows: bool) -> list[Source]:
+    if isinstance(place, StoredPlace):
+        return [stack.enter_context(PeekSource(memory, follows=follows)) for memory in place.memories]
     names = (f"peek{number}" for number in place.numbers)
-    return [
-        stack.enter_context(FileSource(os.path.join(place.shown.directory, name), follows=follows)) for name in names
-    ]
+    return [stack.enter_context(FileSource(os.path.join(place.stats, name), follows=follows)) for name in names]
 
 
 def _merged(stack: ExitStack, place: Place, follows: bool) -> list[Source]:
-    if place.shown.option(place.type, "times") == "none":
+    if place.option("times") == "none":
         raise RelayError(
             f"the records of {place.path} have no times, so they have no order; make the channel with times=mono"
         )
-    return [stack.enter_context(FileSource(os.path.join(place.shown.directory, "merged"), follows=follows))]
+    return [stack.enter_context(FileSource(os.path.join(place.stats, "merged"), follows=follows))]
 
 
 # By the type of the channel, or by the option: opens the buffers of the channel, which the stack closes.
@@ -203,23 +245,58 @@ class Place:
 
     path: its path in the mount
     channel: the path of its relay files without the number
-    shown: what the mount shows of it
+    stats: the directory of its statistics
     type: relay or ring
+    option: returns the word with which an option was given, by its key
     numbers: those of its buffers. There need not be as many files, if the mount is another user's
     relay_files: their paths
     """
 
     def __init__(self, mount: str, path: str) -> None:
-        self.path = path
-        self.channel = os.path.join(mount, path)
-        self.shown = Shown(mount, path)
-        self.type = self.shown.type()
-        self._is_single = self.shown.option(self.type, "buffers") == "single"
-        self.numbers = range(1 if self._is_single else self.shown.n_buffers())
+        shown = Shown(mount, path)
+        self.stats = shown.directory
+        kind = shown.type()
+        self._describe(mount, path, kind, shown.n_buffers(), lambda key: shown.option(kind, key))
+
+    def _describe(self, root: str, path: str, kind: str, n: int, option: Callable[[str], str]) -> None:
+        self.path, self.type, self.option = path, kind, option
+        self.channel = os.path.join(root, path)
+        self._is_single = option("buffers") == "single"
+        self.numbers = range(1 if self._is_single else n)
+
+    def close(self) -> None:
+        """Do nothing."""
 
     @property
     def relay_files(self) -> Iterator[str]:  # noqa: D102
         return (self.channel if self._is_single else f"{self.channel}{number}" for number in self.numbers)
+
+
+class StoredPlace(Place):
+    """A channel in a store that has no server; FileNotFoundError: there is none; StoreError: it cannot be used.
+
+    memories: its mapped mem files
+    """
+
+    def __init__(self, store: str, path: str) -> None:
+        kind, self.memories = map_channel(store, path)
+        stats, options = self.memories[0].stats(), OPTIONS[kind.name]
+        self._describe(
+            store,
+            path,
+            kind.name,
+            len(self.memories),
+            lambda key: options[key].format(getattr(stats, options[key].field)),
+        )
+
+    def close(self) -> None:
+        """Unmap the mem files."""
+        for memory in self.memories:
+            memory.close()
+
+
+def _open_place(root: Root, path: str) -> Place:
+    return StoredPlace(root.place, path) if root.is_store else Place(root.place, path)
 
 
 def _pass_on(source: Source, out: Lines) -> bool:
@@ -253,6 +330,14 @@ def _follow(sources: list[Source], out: Lines) -> None:
         sources = [source for source in sources if not source.is_over]
 
 
+def _show_merged(place: StoredPlace, out: Lines, follows: bool) -> None:
+    from relayfs_fuse.cli.view import DELAY_MS, show_records  # noqa: PLC0415  # most need none of it
+    from relayfs_fuse.native.merge import Style  # noqa: PLC0415
+
+    style = Style("records", marks_late=True)
+    show_records(Channel(place.path, place.channel), 0, style, out, DELAY_MS if follows else None)
+
+
 @click.command()
 @click.argument("channel", shell_complete=complete.channels)
 @mount_option
@@ -268,7 +353,10 @@ def cat(channel: str, mount: str | None, follow: bool, merge: bool, peek: bool) 
     way = "--merge" if merge else "--peek" if peek else ""
     # A signal, or a reader that closes the pipe, ends the command without an error.
     with ExitStack() as stack, Lines(None, handles_signals=True) as out, suppress(Stopped, BrokenPipeError):
-        place = open_first(channel, mount, Place)
+        place = stack.enter_context(closing(open_first(channel, mount, _open_place)))
+        if way == "--merge" and isinstance(place, StoredPlace):
+            _show_merged(place, out, follow)
+            return
         sources = _OPEN[way or place.type](stack, place, follow)
         with out.showing():
             (_follow if follow else _drain)(sources, out)

@@ -1,29 +1,34 @@
-"""The channel that a command of relayctl is to show; its buffers are read in the store, with or without a server."""
+"""The channel that a command of relayctl is to show; its buffers are read in the store, with or without a server.
+
+A process that does not see the store, as in a container that has only the mount, maps them through the mount.
+"""
 
 from __future__ import annotations
 
+import errno
 import os
-from contextlib import closing, suppress
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from relayfs_fuse.cli.common import say
-from relayfs_fuse.cli.names import CHANNEL, names_in
-from relayfs_fuse.errors import CommandError, RelayError
+from relayfs_fuse.cli.names import CHANNEL, FIRST_FILE, channels_of_store, names_in, traces_of
+from relayfs_fuse.errors import CommandError, RelayError, StoreError
 from relayfs_fuse.explain import mounts_of
 from relayfs_fuse.fs.commands.control import check_path
+from relayfs_fuse.fs.mounts import MAPS_NO_FILES
 from relayfs_fuse.native.library import closed_on_error
-from relayfs_fuse.native.trace import Traces
-from relayfs_fuse.reading.source import find_store, listed
+from relayfs_fuse.reading.source import find_mount, find_store, listed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping
 
+    from relayfs_fuse.fs.kinds.base import Kind
+    from relayfs_fuse.native import ChannelMemory
     from relayfs_fuse.reading.records import Records
-
-_FIRST_FILE = "mem0"
+    from relayfs_fuse.reading.source import Root
 
 
 @dataclass(frozen=True)
@@ -31,11 +36,13 @@ class Channel:
     """A channel.
 
     path: as after `create`
-    directory: its directory in the store
+    directory: its directory in the store, or in .channels of the mount
+    n: how many buffers the mount says it has; None: the files in the directory tell it
     """
 
     path: str
     directory: str
+    n: int | None = None
 
     def records(self, since: int, report: Callable[[str], None] = say) -> Records:
         """Follow its records from a time, ns since 1970; RelayError: it has no times, or cannot be used.
@@ -45,7 +52,13 @@ class Channel:
         from relayfs_fuse.fs.kinds.channel import map_files  # noqa: PLC0415  # views of traces need none of this
         from relayfs_fuse.reading.records import Records  # noqa: PLC0415
 
-        _, memories = map_files(self.directory)
+        try:
+            _, memories = map_files(self.directory, self.n)
+        except StoreError as error:
+            if self.n is None or getattr(error.__cause__, "errno", None) != errno.ENODEV:
+                raise
+            merged = os.path.join(self.directory, "merged")
+            raise RelayError(f"{MAPS_NO_FILES}, which this process does not see; cat {merged} shows them") from error
         with closed_on_error(*memories):
             times = memories[0].stats().times
             if not times:
@@ -63,17 +76,21 @@ def find_channel(what: str, mount: str | None, store: str | None) -> Channel | N
 
     None: this is the name of a trace. RelayError: it is the name of neither; the text lists what there is.
     """
-    for where, path in _places(what, mount, store):
-        with closing(Traces(os.path.join(where, ".traces"))) as control:
-            traces = sorted(trace.name for trace in control.all().values())
+    for where, place, path in _places(what, mount, store):
+        traces = traces_of(where, place)
         if path in traces:
+            if place is not None:
+                raise RelayError(
+                    f"the events of a trace are read in its store, {where}, which this process does not see; "
+                    f"cat {os.path.join(place, path, 'merged')} shows them"
+                )
             return None
-        if path.split("/")[0] not in traces and _is_channel(where, path):
-            return Channel(path, os.path.join(where, path))
-    channels = list(channels_of_store(where, traces))
-    lists = listed("traces", traces), listed("channels", channels)
+        if path.split("/")[0] not in traces and (found := _channel_at(where, place, path)):
+            return found
+    channels = names_in(place, CHANNEL) if place is not None else channels_of_store(where, traces)
+    lists = listed("traces", traces), listed("channels", list(channels))
     there_is = "; ".join(one for one in lists if one) or "there is none at all"
-    raise RelayError(f"there is no trace {path} in {where}, and no such channel; {there_is}")
+    raise RelayError(f"there is no trace {path} in {place or where}, and no such channel; {there_is}")
 
 
 def refuse_options(channel: Channel, options: Mapping[str, object]) -> None:
@@ -83,41 +100,48 @@ def refuse_options(channel: Channel, options: Mapping[str, object]) -> None:
             raise click.UsageError(f"{option} is for events; {channel.path} is a channel, which has records")
 
 
-def _places(what: str, mount: str | None, store: str | None) -> Iterator[tuple[str, str]]:
-    """Yield where it may be: the store, and the path in it."""
+def _places(what: str, mount: str | None, store: str | None) -> Iterator[tuple[str, str | None, str]]:
+    """Yield where it may be: the store, the mount if this process does not see the store, and the path in it."""
     is_named = False
     if mount is None and store is None and "/" in what:
         for root, path in mounts_of(what):
             is_named = os.path.isabs(what)
-            yield find_store(root), path
+            yield *_seen(root, find_store(root)), path
     if not is_named:
-        yield find_store(mount, store), what
+        where = find_store(mount, store)
+        yield *_seen(find_mount(mount) if store is None else None, where), what.removeprefix(os.path.join(where, ""))
 
 
-def _is_channel(where: str, path: str) -> bool:
-    with suppress(CommandError, FileNotFoundError, NotADirectoryError):
+def _seen(place: str | None, where: str) -> tuple[str, str | None]:
+    """Return a store, and its mount if this process does not see the store."""
+    return where, None if place is None or os.path.isdir(where) else place
+
+
+def _channel_at(where: str, place: str | None, path: str) -> Channel | None:
+    with suppress(CommandError, FileNotFoundError, NotADirectoryError, ValueError):
         check_path(path)
-        return _FIRST_FILE in os.listdir(os.path.join(where, path))
-    return False
+        if place is None:
+            directory = os.path.join(where, path)
+            return Channel(path, directory) if FIRST_FILE in os.listdir(directory) else None
+        directory = os.path.join(place, ".channels", path)
+        with open(os.path.join(directory, "n_buffers"), encoding="ascii") as file:
+            return Channel(path, directory, int(file.read()))
+    return None
 
 
-def channels_of_store(where: str, traces: Sequence[str], note: Callable[[str], None] = lambda _: None) -> Iterator[str]:
-    """Yield the paths of the channels in a store.
+def map_channel(store: str, path: str) -> tuple[Kind[Any], list[ChannelMemory]]:
+    """Map the buffers of a channel of a store; FileNotFoundError: there is none; StoreError: as map_files()."""
+    from relayfs_fuse.fs.kinds.channel import map_files  # noqa: PLC0415  # as above
 
-    traces: the names of its traces, whose directories are none of channels
-    note: is called with each directory below the store, before it is listed
-    """
-    for directory, directories, files in os.walk(where):
-        hidden = traces if directory == where else ()
-        directories[:] = sorted(name for name in directories if not name.startswith(".") and name not in hidden)
-        for name in directories:
-            note(os.path.join(directory, name))
-        if _FIRST_FILE in files:
-            yield os.path.relpath(directory, where)
+    found = _channel_at(store, None, path)
+    if found is None:
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), os.path.join(store, path))
+    return map_files(found.directory)
 
 
-def channels_in(mount: str) -> str:
-    """List the channels of a mount for an error message; "": there is none."""
+def channels_in(root: Root) -> str:
+    """List the channels of a mount or store for an error message; "": there is none."""
     with suppress(OSError, RelayError):
-        return listed("channels", list(names_in(mount, CHANNEL)))
+        found = channels_of_store(root.place, traces_of(root.place)) if root.is_store else names_in(root.place, CHANNEL)
+        return listed("channels", list(found))
     return ""

@@ -11,12 +11,19 @@ from typing import TYPE_CHECKING
 
 from click.shell_completion import CompletionItem
 
-from relayfs_fuse.cli.names import CHANNEL, CHANNEL_WITH_TIMES, SERVER_COUNTERS, names_in
+from relayfs_fuse.cli.names import (
+    CHANNEL,
+    CHANNEL_WITH_TIMES,
+    SERVER_COUNTERS,
+    channels_of_store,
+    names_in,
+    traces_of,
+)
 from relayfs_fuse.errors import RelayError
 from relayfs_fuse.fs.commands import trace_control
 from relayfs_fuse.native.tables import OPTIONS, TRACE_OPTIONS
 from relayfs_fuse.native.trace import Traces
-from relayfs_fuse.reading.source import find_mount, find_store
+from relayfs_fuse.reading.source import find_mount, find_root, find_store
 
 if TYPE_CHECKING:
     import re
@@ -115,9 +122,13 @@ def _traces(context: click.Context) -> list[str]:
 
 
 def _channels(context: click.Context, lines: re.Pattern[str]) -> set[str]:
-    place = None if context.params.get("store") else find_mount(context.params.get("mount"))
+    if context.params.get("store"):
+        return set()
     with suppress(OSError, RelayError):
-        return set(names_in(place, lines)) if place else set()
+        root = find_root(context.params.get("mount"))
+        if root.is_store:
+            return set(channels_of_store(root.place, traces_of(root.place)))
+        return set(names_in(root.place, lines))
     return set()
 
 

@@ -1,4 +1,4 @@
-"""Commands that relayctl writes to the control file of a mount."""
+"""Commands that relayctl writes to the control file of a mount; where none is, it carries them out in the store."""
 
 from __future__ import annotations
 
@@ -11,13 +11,17 @@ from typing import TYPE_CHECKING
 import click
 
 from relayfs_fuse import explain, native
+from relayfs_fuse.cli import stored
 from relayfs_fuse.cli.common import say
+from relayfs_fuse.cli.opened import absolute
 from relayfs_fuse.errors import RelayError
 from relayfs_fuse.reading.damage import reason
-from relayfs_fuse.reading.source import find_mount
+from relayfs_fuse.reading.source import MOUNT, find_root
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+
+    from relayfs_fuse.reading.source import Root
 
 
 def command(mount: str, line: str) -> None:
@@ -54,19 +58,23 @@ def write(mount: str, line: str) -> None:
 def commands(mount: str | None, verb: str, targets: Iterable[str], words: Sequence[str] = ()) -> None:
     """Have the server carry out `VERB TARGET WORD...` for each target; exit with status 1 in the end if one is refused.
 
-    What error_log notes about a command is printed.
+    What error_log notes about a command is printed. Where nothing is mounted, commands about channels are carried out
+    in the store.
 
-    mount: as for find_mount()
+    mount: as for find_root()
     targets: names of traces, PATHs of channels, or MNT/PATH
     """
     failed = False
     for target in targets:
         try:
-            place, name = _split(mount, target)
+            root, name = _split(mount, target, makes=verb == "create")
             line = " ".join([verb, check_word(name), *words])
-            known = explain.notices(place, line)
-            command(place, line)
-            for _, notice in explain.notices(place, line) - known:
+            if root.is_store:
+                stored.command(root.place, line)
+                continue
+            known = explain.notices(root.place, line)
+            command(root.place, line)
+            for _, notice in explain.notices(root.place, line) - known:
                 say(f"{line}: {notice}")
         except RelayError as error:
             say(str(error))
@@ -83,16 +91,15 @@ def check_word(word: str) -> str:
 
 
 def find_control(mount: str | None) -> str:
-    """Find the mount whose control file to use, as find_mount() does; RelayError: there is none."""
-    place = find_mount(mount)
-    if place is None:
-        raise RelayError("no relayfs is mounted; --mount tells which one to use")
-    return place
+    """Find the mount whose control file to use, as find_root() does; RelayError: there is none."""
+    root = find_root(mount, makes=True)
+    if root.is_store:
+        raise RelayError(f"no relayfs is mounted, and a trace needs its server; mount one: {MOUNT}")
+    return root.place
 
 
-def _split(mount: str | None, target: str) -> tuple[str, str]:
-    """Return the mount of a target, and its name there."""
+def _split(mount: str | None, target: str, *, makes: bool) -> tuple[Root, str]:
+    """Return the mount or store of a target, and its name there."""
     if mount is None and os.path.isabs(target):
-        for place, name in explain.mounts_of(target):
-            return place, name
-    return find_control(mount), target
+        return absolute(target)
+    return find_root(mount, makes=makes), target

@@ -7,7 +7,6 @@ import os
 import signal
 import sys
 from collections import Counter
-from contextlib import closing
 from dataclasses import dataclass, field
 from threading import Event
 from typing import TYPE_CHECKING, Any
@@ -23,6 +22,7 @@ from relayfs_fuse.cli.common import (
     show_table,
     store_option,
 )
+from relayfs_fuse.cli.traces import all_traces
 from relayfs_fuse.native import trace as native_trace
 from relayfs_fuse.native.events import LEVELS
 from relayfs_fuse.reading.counting import count_events
@@ -82,8 +82,7 @@ def events(
     """
     check_stdout()
     control_files = _control_files(mount, store)
-    with closing(native_trace.Traces(control_files[0])) as control:
-        traces = sorted(control.all().values(), key=lambda trace: trace.name)
+    traces = all_traces(control_files[0])
     counts = {} if seconds is None else _count(find_store(mount, store), traces, patterns, seconds)
     programs = list(running_programs(control_files))
     found = _events(programs, traces, patterns, counts)

@@ -33,7 +33,7 @@ def mounts_found(only: str | None) -> list[str]:
 
     RelayError: it is none.
     """
-    places = list(dict.fromkeys(one.place for one in mounts.table() if one.kind == mounts.KIND))
+    places = mounts.places()
     if only is None:
         return places
     # The mount may be dead, so that nothing can be asked of it.

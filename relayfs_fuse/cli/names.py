@@ -1,17 +1,18 @@
-"""What a mount's control file says, in one request: names of channels, and which of them are damaged."""
+"""Names of channels and traces: what a mount's control file says in one request, also of damage; what is in a store."""
 
 from __future__ import annotations
 
 import os
 import re
-from contextlib import suppress
+from contextlib import closing, suppress
 from typing import TYPE_CHECKING
 
 from relayfs_fuse import explain
 from relayfs_fuse.errors import MountError
+from relayfs_fuse.native.trace import Traces
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
 CHANNEL = re.compile(r"create (\S+)|# (\S+) is damaged: ")
 CHANNEL_WITH_TIMES = re.compile(r"create (\S+) .*\btimes=(?!none)")
@@ -21,6 +22,8 @@ SERVER_COUNTERS = "relayfs/"
 _LINE_BYTES = 16 << 10
 # A hundred times what the largest mounts have.
 _FILE_BYTES = 64 << 20
+# A file of each channel of a store.
+FIRST_FILE = "mem0"
 _DAMAGE = re.compile(r"# (\S+) is damaged: (.*)")
 
 
@@ -35,6 +38,34 @@ def damage_in(mount: str) -> dict[str, str]:
     with suppress(OSError, MountError):
         return {match[1]: match[2] for match in _matches(mount, _DAMAGE)}
     return {}
+
+
+def traces_of(where: str, place: str | None = None) -> list[str]:
+    """Return the names of the traces of a store, in their order; OSError.
+
+    place: a mount, which tells them in place of the store; None: the store does
+    """
+    control = os.path.join(where, ".traces") if place is None else os.path.join(place, ".traces", "control")
+    try:
+        with closing(Traces(control)) as traces:
+            return sorted(trace.name for trace in traces.all().values())
+    except FileNotFoundError:
+        return []  # no server has served the store yet
+
+
+def channels_of_store(where: str, traces: Sequence[str], note: Callable[[str], None] = lambda _: None) -> Iterator[str]:
+    """Yield the paths of the channels in a store.
+
+    traces: the names of its traces, whose directories are none of channels
+    note: is called with each directory below the store, before it is listed
+    """
+    for directory, directories, files in os.walk(where):
+        hidden = traces if directory == where else ()
+        directories[:] = sorted(name for name in directories if not name.startswith(".") and name not in hidden)
+        for name in directories:
+            note(os.path.join(directory, name))
+        if FIRST_FILE in files:
+            yield os.path.relpath(directory, where)
 
 
 def _matches(mount: str, *patterns: re.Pattern[str]) -> Iterator[re.Match[str]]:

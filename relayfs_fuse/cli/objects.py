@@ -15,10 +15,9 @@ from typing import TypeVar
 
 from relayfs_fuse import native
 from relayfs_fuse.cli.changes import Changes
-from relayfs_fuse.cli.channel import channels_of_store
 from relayfs_fuse.cli.figures import Figures
 from relayfs_fuse.cli.mapped import SHOWN, MappedChannel, MappedProcess, failed_process, lost, number_of, written
-from relayfs_fuse.cli.names import CHANNEL, SERVER_COUNTERS, damage_in, names_in
+from relayfs_fuse.cli.names import CHANNEL, SERVER_COUNTERS, channels_of_store, damage_in, names_in
 from relayfs_fuse.cli.traces import all_traces, processes_of
 from relayfs_fuse.counters import Counters
 from relayfs_fuse.errors import CommandError, MountError, StoreError
@@ -60,7 +59,9 @@ class Objects(Closing):
 
     def __init__(self, mount: str | None, store: str | None, is_wanted: Callable[[str], bool] = lambda _: True) -> None:
         self.where = find_store(mount, store)
-        self.place = None if store is not None else find_mount(mount)
+        place = None if store is not None else find_mount(mount)
+        # Where nothing is mounted, it is the store that programs use then.
+        self.place = place if place is not None and os.path.exists(os.path.join(place, "control")) else None
         self._is_wanted = is_wanted
         self._mapped = None
         if os.access(self.where, os.R_OK | os.X_OK) or self.place is None:
@@ -121,7 +122,8 @@ class _Store(Closing):
                 yield Figures(path, None, f"damaged: {self._damage[path][0]}")
             elif (channel := self._read_channel(path)) is not None:
                 yield channel
-        assert self._control is not None
+        if self._control is None:
+            return
         lost_by_user = native_trace.lost_by_user(self._where)
         for trace in sorted(self._control.all().values(), key=lambda one: one.name):
             if self._is_wanted(trace.name) and time.monotonic() >= until:
@@ -137,8 +139,9 @@ class _Store(Closing):
         if self._control is not None:
             self._control.close()
             self._control = None
-        self._control = Traces(os.path.join(self._where, ".traces"))
-        traces = sorted(trace.name for trace in self._control.all().values())
+        with suppress(FileNotFoundError):  # of a store that no server has served yet
+            self._control = Traces(os.path.join(self._where, ".traces"))
+        traces = sorted(trace.name for trace in self._control.all().values()) if self._control is not None else []
         paths = filter(self._is_wanted, channels_of_store(self._where, traces, self._changes.watch))
         self._channels = _kept(self._channels, paths)
         self._damage = {path: one for path, one in self._damage.items() if self._number(path) == one[1]}

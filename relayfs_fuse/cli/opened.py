@@ -1,4 +1,4 @@
-"""Opening the channel that a command of relayctl moves data to or from, by its path in a mount."""
+"""Finding and opening the channel that a command of relayctl is about: in a mount, or in a store that has no server."""
 
 from __future__ import annotations
 
@@ -6,15 +6,17 @@ import errno
 import os
 from typing import TYPE_CHECKING, TypeVar
 
-from relayfs_fuse import explain
+from relayfs_fuse import explain, native
 from relayfs_fuse.cli.channel import channels_in
 from relayfs_fuse.errors import RelayError
-from relayfs_fuse.native import ChannelHandle
-from relayfs_fuse.native.ring import RingsHandle
-from relayfs_fuse.reading.source import find_mount
+from relayfs_fuse.native import either
+from relayfs_fuse.reading.source import Root, find_root
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+    from relayfs_fuse.native import ChannelHandle
+    from relayfs_fuse.native.ring import RingsHandle
 
 Result = TypeVar("Result")
 
@@ -22,11 +24,11 @@ Result = TypeVar("Result")
 _NONE_THERE = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EINVAL)
 
 
-def open_first(what: str, mount: str | None, open_it: Callable[[str, str], Result]) -> Result:
-    """Return what a function opens at the channel PATH or MNT/PATH; RelayError: there is no such channel.
+def open_first(what: str, mount: str | None, open_it: Callable[[Root, str], Result]) -> Result:
+    """Return what a function opens at the channel PATH, MNT/PATH or STORE/PATH; RelayError: there is no such channel.
 
-    mount: as for find_mount()
-    open_it: is called with the mount and the channel's path in it; OSError
+    mount: as for find_root()
+    open_it: is called with the mount or store, and the channel's path in it; OSError
     """
     for root, path in _places(what, mount):
         try:
@@ -34,35 +36,40 @@ def open_first(what: str, mount: str | None, open_it: Callable[[str, str], Resul
         except OSError as error:
             if error.errno not in _NONE_THERE or not path:
                 raise
-    what_it_is = explain.what_it_is(os.path.join(root, path))
+    raise none_there(root, path)
+
+
+def none_there(root: Root, path: str) -> RelayError:
+    """Return the error that says that there is no channel of this path, and what there is."""
+    what_it_is = explain.what_it_is(os.path.join(root.place, path))
     if what_it_is is not None:
-        raise RelayError(f"{path} in {root} is {what_it_is}")
-    there_are = channels_in(root)
-    raise RelayError(f"there is no channel {path} in {root}; {there_are or 'there is none at all'}")
+        return RelayError(f"{path} in {root.place} is {what_it_is}")
+    return RelayError(f"there is no channel {path} in {root.place}; {channels_in(root) or 'there is none at all'}")
 
 
-def open_to_write(mount: str, path: str) -> ChannelHandle | RingsHandle:
+def open_to_write(root: Root, path: str) -> ChannelHandle | RingsHandle:
     """Open a channel, of either type; OSError."""
-    path = os.path.join(mount, path)
-    try:
-        return ChannelHandle(path)
-    except OSError as error:
-        if error.errno != errno.EMEDIUMTYPE:
-            raise
-    return RingsHandle(path)
+    return either.attach(os.path.join(root.place, path))
 
 
-def _places(what: str, mount: str | None) -> Iterator[tuple[str, str]]:
-    """Yield where it may be: a mount, and the path in it."""
+def absolute(what: str) -> tuple[Root, str]:
+    """Return the mount or store in which an absolute path leads to a channel, and its path there; RelayError."""
+    for place, path in explain.mounts_of(what):
+        return Root(place, is_store=False), path
+    store = native.default_store()
+    # As the library finds it: below the place of a mount that is not there, programs use the store.
+    for above in (os.environ.get("RELAYFS"), store):
+        if above and what.startswith(os.path.join(above, "")):
+            return Root(store, is_store=True), what[len(above) :].lstrip("/")
+    raise RelayError(f"{what} is in no mount of relayfs, nor in the store {store}")
+
+
+def _places(what: str, mount: str | None) -> Iterator[tuple[Root, str]]:
+    """Yield where it may be: a mount or a store, and the path in it."""
     if os.path.isabs(what):
-        place = next(explain.mounts_of(what), None)
-        if place is None:
-            raise RelayError(f"{what} is in no mount of relayfs")
-        yield place
+        yield absolute(what)
         return
     if mount is None and "/" in what:
-        yield from explain.mounts_of(what)
-    root = find_mount(mount)
-    if root is None:
-        raise RelayError("no relayfs is mounted; --mount tells which one to use")
-    yield root, what
+        for place, path in explain.mounts_of(what):
+            yield Root(place, is_store=False), path
+    yield find_root(mount), what

@@ -22,6 +22,8 @@ from relayfs_fuse.record.report import Progress, size
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from relayfs_fuse.reading.source import Root
+
 _TICK_S = 1.0
 
 
@@ -38,9 +40,9 @@ def record_channel(  # noqa: PLR0913  # an option each
     """Record until the channel is removed, a signal comes or the time has passed; say what was lost."""
     os.makedirs(output, exist_ok=True)
 
-    def open_app(root: str, path: str) -> App:
+    def open_app(root: Root, path: str) -> App:
         try:
-            return App(os.path.join(root, path), os.path.join(output, os.path.basename(path)))
+            return App(os.path.join(root.place, path), os.path.join(output, os.path.basename(path)))
         except OSError as error:
             if error.errno != errno.EMEDIUMTYPE:
                 raise

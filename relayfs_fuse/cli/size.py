@@ -33,7 +33,7 @@ from relayfs_fuse.fs.commands.control import LEAST_SUBBUF_SIZE, format_size
 from relayfs_fuse.fs.ledger import Limits, memory_available
 from relayfs_fuse.native.ring import HEADER_BYTES, ring_file_bytes
 from relayfs_fuse.native.tables import OPTIONS, TYPES
-from relayfs_fuse.reading.source import find_mount, find_store
+from relayfs_fuse.reading.source import Root, find_root, find_store
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -176,7 +176,7 @@ def _records(rate: int | None, records: int | None, record: int | None) -> tuple
         raise click.UsageError("--records needs --record BYTES, the length of a record")
     for option, value in (("--rate", rate), ("--record", record)):
         if value == 0:
-            raise click.UsageError(f"{option} 0: at least one byte is needed")
+            raise click.UsageError(f"{option} 0: at least one byte is needed; K, M or G may follow, as in 64K")
     length = _RECORD if record is None else record
     return length, float(records) if records is not None else (rate or 0) / length
 
@@ -239,18 +239,38 @@ def _power_of_two(least: int) -> int:
 
 def _room(mount: str | None, store: str | None) -> Room:
     """Find out how much memory there is; of a server, its mount tells it."""
-    place = None if store else find_mount(mount)
-    where = find_store(place, store) if place or store else native.default_store()
+    root = Root(store, is_store=True) if store else find_root(mount, makes=True)
+    if root.is_store:
+        return _of_store(root.place, Limits(), None)
+    status = os.statvfs(root.place)
+    # The size of a mount is the limit that its server has.
+    limit = status.f_blocks * status.f_frsize
+    where = find_store(root.place)
+    if os.path.isdir(where):
+        return _of_store(where, Limits(size=limit), root.place)
+    # This process does not see the store, as in a container that has only the mount.
+    free = min(status.f_bavail * status.f_frsize, memory_available())
+    return Room(root.place, free, limit, limit // 2, free if os.geteuid() == 0 else min(free, limit // 2))
+
+
+def _of_store(where: str, limits: Limits, place: str | None) -> Room:
+    """Return the memory of a store, which need not exist yet.
+
+    place: the mount that shows it; None: there is none
+    """
     is_there = os.path.isdir(where)
     if not is_there:
         where = os.path.dirname(os.path.abspath(where))
     status = os.statvfs(place or where)
-    # The size of a mount is the limit that its server has.
-    limits = Limits(size=status.f_blocks * status.f_frsize) if place else Limits()
     most_of_all, user_size = limits.in_store(where)
     free = min(status.f_bavail * status.f_frsize, memory_available(), most_of_all)
     is_owner = os.geteuid() == 0 or not is_there or os.stat(where).st_uid == os.geteuid()
     return Room(place or where, free, most_of_all, user_size, free if is_owner else min(free, user_size))
+
+
+def room_in(store: str) -> int:
+    """Return how many bytes this user can have for channels in a store that has no server."""
+    return _of_store(store, Limits(), None).most
 
 
 def _seconds(s: float) -> str:

@@ -23,7 +23,7 @@ from relayfs_fuse.fs.commands import trace_control
 from relayfs_fuse.fs.commands.control import format_size
 from relayfs_fuse.native import trace as native_trace
 from relayfs_fuse.native.tables import TRACE_OPTIONS
-from relayfs_fuse.reading.source import find_store
+from relayfs_fuse.reading.source import find_mount, find_store
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -99,7 +99,11 @@ def list_traces(mount: str | None, store: str | None, json_wanted: bool) -> None
     """
     check_stdout()
     where = find_store(mount, store)
-    traces = [_describe(where, one) for one in all_traces(os.path.join(where, ".traces"))]
+    control = os.path.join(where, ".traces")
+    place = find_mount(mount) if store is None else None
+    if place is not None and not os.path.isdir(where):
+        control = os.path.join(place, ".traces", "control")  # as in a container that has only the mount
+    traces = [_describe(where, one) for one in all_traces(control)]
     if json_wanted:
         show_json(traces)
         return
@@ -108,8 +112,11 @@ def list_traces(mount: str | None, store: str | None, json_wanted: bool) -> None
 
 def all_traces(control: str) -> Sequence[Trace]:
     """Return all traces of a control file, in the order of their names; OSError."""
-    with closing(native_trace.Traces(control)) as traces:
-        return sorted(traces.all().values(), key=lambda one: one.name)
+    try:
+        with closing(native_trace.Traces(control)) as traces:
+            return sorted(traces.all().values(), key=lambda one: one.name)
+    except FileNotFoundError:
+        return []  # no server has served the store yet
 
 
 def processes_of(store: str, name: str) -> list[str]:
@@ -133,12 +140,13 @@ def _describe(store: str, one: Trace) -> dict[str, Any]:
         "boot": one.boot,
         "filter": one.filter,
         "rules": one.rules.splitlines(),
-        "processes": len(processes_of(store, one.name)),
+        "processes": len(processes_of(store, one.name)) if os.path.isdir(store) else None,
     }
 
 
 def _row(text: dict[str, Any]) -> list[str]:
+    processes = "" if text["processes"] is None else str(text["processes"])
     return [
         text["name"], "started" if text["started"] else "stopped", text["mode"], text["buffers"], text["clock"],
-        f"{text['n_subbufs']}x{format_size(text['subbuf_size'])}", str(text["processes"]),
+        f"{text['n_subbufs']}x{format_size(text['subbuf_size'])}", processes,
     ]  # fmt: skip

@@ -27,12 +27,15 @@ from relayfs_fuse.tracefiles.merged import merge, unread
 from relayfs_fuse.tracefiles.recorded import Recording
 
 if TYPE_CHECKING:
+    from relayfs_fuse.cli.channel import Channel
     from relayfs_fuse.inotify import Inotify
     from relayfs_fuse.reading.records import Records
 
 # Buffers are read _LOOKS times in each --delay, and at least every _LONGEST_WAIT_S, so that programs find room.
 _LOOKS = 8
 _LONGEST_WAIT_S = 0.025
+# The default of --delay.
+DELAY_MS = 200
 _NS_IN_MS = 1_000_000
 _NS_IN_S = 1_000_000_000
 # On a terminal that is narrower, lines are brief.
@@ -51,7 +54,7 @@ _USUAL_COLUMNS = 60
 @click.option("--json", "json_wanted", is_flag=True, help="Print a JSON object a line.")
 @click.option("--browser", "in_browser", is_flag=True, help="Show the events that are there in Perfetto's viewer.")
 @click.option(
-    "--delay", metavar="MS", type=click.IntRange(1, 60_000), default=200, show_default=True,
+    "--delay", metavar="MS", type=click.IntRange(1, 60_000), default=DELAY_MS, show_default=True,
     help="How old an event is when it is shown; one that arrives later is shown out of order.",
 )  # fmt: skip
 @click.pass_context
@@ -109,12 +112,10 @@ def view(  # noqa: PLR0913, PLR0917  # an option each
             return
         permit_many_files()
         earliest = moment(since, time.time_ns(), 0)
+        if channel is not None:
+            show_records(channel, earliest, style, out, delay if follow else None)
+            return
         with ExitStack() as stack:
-            if channel is not None:
-                records = stack.enter_context(channel.records(earliest))
-                exporter = stack.enter_context(closing(Export(records.merged, style)))
-                _show_live(records, exporter, out, delay * _NS_IN_MS if follow else None)
-                return
             name = what if what is not None else stack.enter_context(own_trace(mount, patterns))
             source = stack.enter_context(closing(Source(name, find_store(mount, store))))
             follows = follow or what is None
@@ -155,6 +156,16 @@ def _show_recording(directory: str, style: Style, out: Lines, since: str | None,
         stats = merged.stats()
     if stats.damaged:
         say(f"{stats.damaged} packets end in what is no declared event")
+
+
+def show_records(channel: Channel, earliest: int, style: Style, out: Lines, delay_ms: int | None) -> None:
+    """Show the records of a channel.
+
+    earliest: the time before which they are left out, ns since 1970
+    delay_ms: as --delay, to show what programs write, too; None: what is there
+    """
+    with channel.records(earliest) as records, closing(Export(records.merged, style)) as exporter:
+        _show_live(records, exporter, out, None if delay_ms is None else delay_ms * _NS_IN_MS)
 
 
 def _show_live(

@@ -41,6 +41,11 @@ def table() -> list[Mounted]:
         return [_parse(line) for line in file]
 
 
+def places() -> list[str]:
+    """Return the mountpoints of all relayfs, each once."""
+    return list(dict.fromkeys(one.place for one in table() if one.kind == KIND))
+
+
 def top_at(place: str) -> Mounted | None:
     """Return the mount on top at a mountpoint; None: the directory is no mountpoint."""
     return next((mounted for mounted in reversed(table()) if mounted.place == place), None)

@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from relayfs_fuse import explain
-from relayfs_fuse._native import ffi
+from relayfs_fuse._native import ffi, lib
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -42,8 +42,17 @@ def made(pointer: Any, path: str) -> Any:
     """As not_null(), for a new channel; the OSError has the reason from the mount's error_log, if there is one."""
     if pointer == ffi.NULL:
         code = ffi.errno
-        raise OSError(code, explain.refusal(path) or os.strerror(code), path)
+        raise OSError(code, explain.refusal(path) or unchanged(code, path), path)
     return pointer
+
+
+def unchanged(code: int, path: str) -> str:
+    """Return the text of an error of making or removing a channel."""
+    if code != errno.EBUSY or any(explain.mounts_of(path)):
+        return os.strerror(code)
+    store = ffi.new("char[]", 4096)  # PATH_MAX
+    check(lib.relay_default_store(store))
+    return explain.busy(os.fsdecode(ffi.string(store)))
 
 
 # The errors of a path that does not exist, or at which there is a file of another type.

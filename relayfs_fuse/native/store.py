@@ -80,6 +80,13 @@ def store_copy(directory: str, descriptors: Sequence[int], mode: int, uid: int, 
     )
 
 
+def remove_channel(path: str) -> None:
+    """Remove the channel at a path, in a mount, or in the default store while no server serves it; OSError."""
+    result = int(lib.relay_store_remove_channel(os.fsencode(path)))
+    if result < 0:
+        raise OSError(-result, library.unchanged(-result, path), path)
+
+
 def implicit_make(directory: str) -> None:
     """Make a directory because the path of a channel leads through it."""
     library.check(lib.relay_implicit_make(os.fsencode(directory)), directory)

@@ -1,4 +1,4 @@
-"""A trace to read: its store, found through a mount or given, and the directories of processes that appear in it."""
+"""Where channels and traces are: a mount, or a store that has no server; and a trace to read, with its processes."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ import errno
 import os
 import time
 from contextlib import ExitStack
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from relayfs_fuse import inotify, native
 from relayfs_fuse.errors import RelayError
+from relayfs_fuse.fs import mounts
 from relayfs_fuse.native import trace as native_trace
 
 if TYPE_CHECKING:
@@ -18,33 +20,91 @@ if TYPE_CHECKING:
     from relayfs_fuse.native.trace import Clocks
     from relayfs_fuse.tracefiles.ctf import Unbuffered
 
+# What mounts a relayfs, for messages.
+MOUNT = "mount -t fuse relayfs DIR"
+NO_TRACES = "no server has made traces there, or this process does not see that store"
 # How many names a message lists.
 _LISTED = 10
+
+
+@dataclass(frozen=True)
+class Root:
+    """Where channels are: a directory that their paths are relative to.
+
+    place: a mount, or a store
+    is_store: whether it is a store, which is used without a server
+    """
+
+    place: str
+    is_store: bool
+
+
+def find_root(mount: str | None = None, *, makes: bool = False) -> Root:
+    """Find where programs find channels: in a mount, and where none is, in the store that they use then.
+
+    mount: the mount to use; None: $RELAYFS, or the first mount that belongs to root or this user
+    makes: whether the store will be made if it does not exist
+
+    RelayError: there is neither; or the mount that is named is none. OSError: the mount does not answer.
+    """
+    place = find_mount(mount)
+    if place is not None and _is_mount(place):
+        return Root(place, is_store=False)
+    others = mounts.places()
+    what = "no relayfs is mounted" if place is None else f"{place} is no mount of relayfs"
+    if mount is None and place is not None:
+        what = f"RELAYFS={what}"
+    # A variable that names the store says more than one that names a place where nothing is mounted yet.
+    if mount is not None or (others and place is not None and not os.environ.get("RELAYFS_STORE")):
+        raise RelayError(f"{what}; there are: {', '.join(others) or 'none'}")
+    store = native.default_store()
+    if not makes and not os.path.isdir(store):
+        raise RelayError(
+            f"{what}, and there is no store {store}, which programs use without a mount; mount one: {MOUNT}; "
+            "or let RELAYFS_STORE name the store"
+        )
+    return Root(store, is_store=True)
+
+
+def _is_mount(place: str) -> bool:
+    """Return whether a relayfs is mounted there; OSError: it does not answer."""
+    try:
+        # Any directory may have a file `control`.
+        os.stat(os.path.join(place, ".channels", "..", "control"))
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError as error:
+        error.filename = os.path.join(place, "control")
+        raise
+    return True
 
 
 def find_store(mount: str | None = None, store: str | None = None) -> str:
     """Find the store to work on.
 
-    mount: its mount; None: $RELAYFS, or the first mount that belongs to root or this user
+    mount: its mount, or the store itself; None: as for find_root()
     store: the store itself, which needs no server
+
+    RelayError, OSError: as find_root()
     """
     if store is not None:
         return store
-    place = find_mount(mount)
-    if place is None:
-        raise RelayError("no relayfs is mounted; --mount or --store tells which one to use")
-    if os.path.isfile(os.path.join(place, ".traces")):
-        return place
+    named = find_mount(mount)
+    if named is not None and os.path.isfile(os.path.join(named, ".traces")):
+        return named
+    root = find_root(mount)
+    if root.is_store:
+        return root.place
     try:
-        return native.find_store(place)
+        return native.find_store(root.place)
     except OSError as error:
         if error.errno != errno.ENODATA:
             raise
-        raise RelayError(f"{place}: this mount does not tell where its store is; give --store STORE") from error
+        raise RelayError(f"{root.place}: this mount does not tell where its store is; give --store STORE") from error
 
 
 def find_mount(mount: str | None = None) -> str | None:
-    """Find the mount to work on; see find_store()."""
+    """Find the mount to work on; see find_root(). Nothing need be mounted there."""
     return mount or native.find_mount()
 
 
@@ -73,7 +133,10 @@ class Source:
         self.is_being_removed = False
         self.unbuffered: Unbuffered = (0, 0)
         with ExitStack() as stack:
-            self._traces = native_trace.Traces(os.path.join(store, ".traces"))
+            try:
+                self._traces = native_trace.Traces(os.path.join(store, ".traces"))
+            except FileNotFoundError as error:
+                raise RelayError(f"there is no trace {name} in {store}: {NO_TRACES}") from error
             stack.callback(self._traces.close)
             trace = self._traces.find(name)
             if trace is None or trace.id != (number or trace.id):

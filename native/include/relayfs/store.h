@@ -173,6 +173,12 @@ int relay_store_copy(const char *dir, const int *fds, size_t n, uint32_t file_mo
 /* Remove a channel from the store at once; its memory is freed when no process has it mapped any more. */
 int relay_store_remove(const char *dir, uint32_t n_buffers);
 
+/* Close and remove the channel, of either type, at a path as for relay_attach(): in a mount, or in the default store while no
+ * server serves it, with the directories that become empty and that nobody made for themselves. 0 or -errno: -ENOENT there
+ * is none; -EBUSY another process has the store's lock: a server whose mount this process does not see; else as write(2) of
+ * `remove` to the control file. */
+int relay_store_remove_channel(const char *path);
+
 /*
  * A directory that was made because the path of a channel leads through it is implicit: it is removed with the last channel
  * in it. Its mode, owner and group mark it; a change of one of them makes it an ordinary directory, which stays.

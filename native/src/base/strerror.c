@@ -30,7 +30,9 @@ static const struct {
     {ECANCELED, "the channel is disabled"},
     {EPIPE, "the channel has been removed"},
     {EDEADLK, "called from the channel's own callback, which may not do this"},
-    {EBUSY, "another thread or program uses what is needed, and did not finish in time"},
+    {EBUSY,
+     "another thread or program uses what is needed, and did not finish in time; or a server serves the store whose "
+     "mount this process does not see: channels are made and removed in that mount"},
     {EOVERFLOW, "the data was overwritten while it was read"},
     {EAGAIN, "not possible at this moment: try again"},
     {EINTR, "interrupted by a signal"},

@@ -113,6 +113,16 @@ struct rchan *relay_create(const char *path, const char *options)
 	return err ? fail(err) : chan;
 }
 
+int relay_store_remove_channel(const char *path)
+{
+	struct relay_place place = {0};
+	int err = relay_place_channel(&place, path);
+	if (!err)
+		err = relay_carry_out(&place, &(struct relay_step){remove_in_mount, remove_in_store, NULL});
+	relay_place_free(&place);
+	return err;
+}
+
 /* --- opening --- */
 
 /* Opening has failed, perhaps because no descriptor is free. Close those of the buffers, because removing needs

@@ -146,12 +146,14 @@ def mem_names(directory: str) -> list[str]:
     return [name for name in os.listdir(directory) if not name.startswith(".")]
 
 
-def map_files(directory: str) -> tuple[Kind[Any], list[native.ChannelMemory]]:
+def map_files(directory: str, n: int | None = None) -> tuple[Kind[Any], list[native.ChannelMemory]]:
     """Map all mem files of a channel, in their order.
+
+    n: how many there are, in a directory of the mount, which has other files, too; None: the directory has no others
 
     BadMemoryError: a mem file cannot be used. StoreError: this is not the directory of a channel.
     """
-    names = mem_names(directory)
+    names = mem_names(directory) if n is None else [f"mem{index}" for index in range(n)]
     expected = [f"mem{index}" for index in range(len(names))]
     strangers = set(names) - set(expected)
     if strangers:

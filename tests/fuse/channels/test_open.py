@@ -101,7 +101,7 @@ def test_tools_without_relayfs_use_the_first_mount_that_there_is(make_mount: Cal
     listing = f"{CLEAR}os.execv(program, [program, 'list'])"
     for keep, code, said in ((mount.path, 0, "seen  trace "), ("nothing", 1, "no relayfs is mounted")):
         command = ["unshare", "--mount", sys.executable, "-c", listing, keep, RELAYFS.with_name("relayctl")]
-        environment = {**os.environ, "RELAYFS": ""}
+        environment = {**os.environ, "RELAYFS": "", "RELAYFS_STORE": "/nowhere/store"}
         done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
         assert done.returncode == code
         assert said in done.stdout + done.stderr
