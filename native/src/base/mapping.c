@@ -260,24 +260,41 @@ int relay_mapping_open_backing(const char *mem_path)
 	return fd == -EACCES || fd == -EPERM || fd == -ENOENT ? -ENODEV : fd;
 }
 
-int relay_mapping_map(struct relay_mapping *mapping, int fd)
+/* Map the first `bytes` bytes of fd, which then belongs to `mapping`. */
+static int map_file(struct relay_mapping *mapping, int fd, uint64_t bytes, int protection, int flags)
+{
+	void *base = mmap(NULL, bytes, protection, flags, fd, 0);
+	if (base == MAP_FAILED)
+		return -errno;
+	*mapping = (struct relay_mapping){.base = base, .bytes = bytes, .file = relay_descriptor_keep(fd)};
+	guard_add(mapping);
+	return 0;
+}
+
+static int map_whole(struct relay_mapping *mapping, int fd, int flags)
 {
 	struct stat st;
 	if (fstat(fd, &st))
 		return -errno;
 	if (!S_ISREG(st.st_mode) || st.st_size <= 0 || st.st_size % RELAY_PAGE_BYTES)
 		return -EBADMSG;
-	return relay_mapping_map_ahead(mapping, fd, (uint64_t)st.st_size, true);
+	return map_file(mapping, fd, (uint64_t)st.st_size, PROT_READ | PROT_WRITE, flags);
+}
+
+int relay_mapping_map(struct relay_mapping *mapping, int fd)
+{
+	return map_whole(mapping, fd, MAP_SHARED);
+}
+
+int relay_mapping_map_view(struct relay_mapping *mapping, int fd)
+{
+	/* Few pages will be stored to, so no memory is set aside for copies of all. */
+	return map_whole(mapping, fd, MAP_PRIVATE | MAP_NORESERVE);
 }
 
 int relay_mapping_map_ahead(struct relay_mapping *mapping, int fd, uint64_t bytes, bool writable)
 {
-	void *base = mmap(NULL, bytes, writable ? PROT_READ | PROT_WRITE : PROT_READ, MAP_SHARED, fd, 0);
-	if (base == MAP_FAILED)
-		return -errno;
-	*mapping = (struct relay_mapping){.base = base, .bytes = bytes, .file = relay_descriptor_keep(fd)};
-	guard_add(mapping);
-	return 0;
+	return map_file(mapping, fd, bytes, writable ? PROT_READ | PROT_WRITE : PROT_READ, MAP_SHARED);
 }
 
 int relay_mapping_map_private(struct relay_mapping *mapping, int fd, uint64_t bytes)

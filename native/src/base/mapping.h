@@ -63,6 +63,9 @@ int relay_mapping_open_backing(const char *mem_path);
  * Returns 0 or -errno; -EBADMSG: the file is not regular, empty, or not a whole number of pages.
  */
 int relay_mapping_map(struct relay_mapping *mapping, int fd);
+
+/* The same for a file that is open for reading: what is stored goes to private copies of the pages. */
+int relay_mapping_map_view(struct relay_mapping *mapping, int fd);
 void relay_mapping_unmap(struct relay_mapping *mapping);
 
 /* Map memory of this process alone instead of the file. On success `mapping` owns fd. Returns 0 or -errno. */

@@ -7,6 +7,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+struct relay_faults;
+
 /* The sizes that follow from sub-buffer size and number. */
 struct relay_layout {
 	uint64_t subbufs_at, claims_at, control_at, file_bytes; /* byte offsets in the file */
@@ -28,8 +30,10 @@ bool relay_times_fit(uint32_t times, uint32_t format, uint32_t mode, uint32_t re
 
 /*
  * Check the geometry of a buffer whose file is file_bytes long, and compute its layout. Returns 0; -EBADMSG: not that
- * of a buffer; -EMEDIUMTYPE: that of a ring; -EPROTO: of another version.
+ * of a buffer; -EMEDIUMTYPE: that of a ring; -EPROTO: of another version. The first value that is wrong is added to
+ * `faults` (base/faults.h), or NULL.
  */
-int relay_check_geometry(const struct relay_geometry *geometry, uint64_t file_bytes, struct relay_layout *layout);
+int relay_check_geometry(const struct relay_geometry *geometry, uint64_t file_bytes, struct relay_layout *layout,
+                         struct relay_faults *faults);
 
 #endif

@@ -11,16 +11,20 @@
 
 #include <fcntl.h>
 #include <inttypes.h>
+#include <relayfs/check_store.h>
 #include <relayfs/trace_store.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
-int relay_buf_init(struct rchan_buf *buf, int fd)
+typedef int map_function(struct relay_mapping *mapping, int fd);
+
+/* relay_buf_init(), by one of the functions that map a file. */
+static int init(struct rchan_buf *buf, int fd, map_function *map)
 {
 	*buf = (struct rchan_buf){0};
-	int err = relay_mapping_map(&buf->mapping, fd);
+	int err = map(&buf->mapping, fd);
 	if (err) {
 		close(fd);
 		return err;
@@ -30,7 +34,7 @@ int relay_buf_init(struct rchan_buf *buf, int fd)
 	/* copied once, because other processes may change it after the check */
 	struct relay_geometry geometry = control->geometry;
 	struct relay_layout layout;
-	err = relay_check_geometry(&geometry, buf->mapping.bytes, &layout);
+	err = relay_check_geometry(&geometry, buf->mapping.bytes, &layout, NULL);
 	if (err) {
 		relay_mapping_unmap(&buf->mapping);
 		return err;
@@ -69,6 +73,11 @@ int relay_buf_init(struct rchan_buf *buf, int fd)
 	relay_claims_init(buf);
 	relay_fence_register();
 	return 0;
+}
+
+int relay_buf_init(struct rchan_buf *buf, int fd)
+{
+	return init(buf, fd, relay_mapping_map);
 }
 
 void relay_buf_fini(struct rchan_buf *buf)
@@ -142,14 +151,14 @@ int relay_buf_hold(struct rchan_buf *buf, const char *mem_path, int mem_fd)
 }
 
 /* fd is a descriptor, or -errno. */
-static struct rchan_buf *open_buf_fd(int fd)
+static struct rchan_buf *open_buf_fd(int fd, map_function *map)
 {
 	if (fd < 0) {
 		errno = -fd;
 		return NULL;
 	}
 	struct rchan_buf *buf = aligned_alloc(64, (sizeof(*buf) + 63) & ~(size_t)63);
-	int err = buf ? relay_buf_init(buf, fd) : -ENOMEM;
+	int err = buf ? init(buf, fd, map) : -ENOMEM;
 	if (!err)
 		return buf;
 	if (!buf)
@@ -161,12 +170,17 @@ static struct rchan_buf *open_buf_fd(int fd)
 
 struct rchan_buf *relay_buf_open(const char *mem_file)
 {
-	return open_buf_fd(relay_file_open(mem_file));
+	return open_buf_fd(relay_file_open(mem_file), relay_mapping_map);
 }
 
 struct rchan_buf *relay_buf_fdopen(int fd)
 {
-	return open_buf_fd(dup_cloexec(fd));
+	return open_buf_fd(dup_cloexec(fd), relay_mapping_map);
+}
+
+struct rchan_buf *relay_buf_view(int fd)
+{
+	return open_buf_fd(dup_cloexec(fd), relay_mapping_map_view);
 }
 
 void relay_buf_release(struct rchan_buf *buf)

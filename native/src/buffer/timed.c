@@ -143,6 +143,19 @@ size_t relay_timed_take(const struct relay_span *spans, size_t n, bool is_cut, v
 	return taking.done;
 }
 
+size_t relay_timed_whole(const struct relay_span *span, uint64_t *n)
+{
+	const unsigned char *data = span->data;
+	size_t done = 0;
+	for (*n = 0; done < span->length; ++*n) {
+		struct part part = part_at(data + done, span->length - done, false);
+		if (!part.head)
+			break;
+		done += part.head + part.length;
+	}
+	return done;
+}
+
 /* Plan to consume only the first `limit` bytes of what relay_consume_begin() has returned. false: they were overwritten
  * meanwhile. */
 static bool shorten(struct rchan_buf *buf, size_t limit, struct relay_span *spans, int *n_spans, size_t *total)

@@ -26,6 +26,9 @@ int relay_consume_whole(struct rchan_buf *buf, size_t size, size_t most, struct 
 struct relay_span;
 size_t relay_timed_take(const struct relay_span *spans, size_t n, bool is_cut, void *to, size_t size, size_t *raw);
 
+/* Return the bytes of the whole records with valid heads that a span begins with, and in *n their number. */
+size_t relay_timed_whole(const struct relay_span *span, uint64_t *n);
+
 /* Begin to consume the next piece: all data up to the next hole or the sub-buffer's end; with `times`, one record without
  * its head. time: receives the time in the head, 0 if there is no valid one; or NULL. Returns as relay_consume_begin(). */
 int relay_consume_piece(struct rchan_buf *buf, struct relay_span *piece, uint64_t *time);

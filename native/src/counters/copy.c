@@ -23,7 +23,7 @@ int relay_perf_copy_new(struct relay_mapping *mapping, int fd, uint64_t bytes)
 	return 0;
 }
 
-static int copy(const struct relay_mapping *mapping, uint64_t at, uint64_t bytes)
+int relay_perf_copy_part(const struct relay_mapping *mapping, uint64_t at, uint64_t bytes)
 {
 	if (!relay_descriptor_is_ours(&mapping->file))
 		return -EBADF;
@@ -41,21 +41,21 @@ static int copy(const struct relay_mapping *mapping, uint64_t at, uint64_t bytes
 
 int relay_perf_copy_heads(struct relay_counters *counters)
 {
-	int err = copy(&counters->main, 0, RELAY_PAGE_BYTES);
-	return err ? err : copy(&counters->names, 0, RELAY_PAGE_BYTES);
+	int err = relay_perf_copy_part(&counters->main, 0, RELAY_PAGE_BYTES);
+	return err ? err : relay_perf_copy_part(&counters->names, 0, RELAY_PAGE_BYTES);
 }
 
 static int copy_chunk(struct relay_counters *counters, uint32_t chunk)
 {
 	const struct relay_perf_record *record = relay_perf_chunk_record(counters, chunk);
 	uint64_t at = (uint64_t)((const unsigned char *)record - counters->names.base);
-	int err = copy(&counters->names, at, sizeof(*record));
+	int err = relay_perf_copy_part(&counters->names, at, sizeof(*record));
 	uint32_t used = record->used < RELAY_PERF_SLOTS ? record->used : RELAY_PERF_SLOTS - 1;
 	if (!err)
-		err = copy(&counters->names, at + sizeof(*record), used * sizeof(*record));
+		err = relay_perf_copy_part(&counters->names, at + sizeof(*record), used * sizeof(*record));
 	if (!err)
-		err =
-		    copy(&counters->main, relay_perf_chunk_offset(&counters->seen, chunk), counters->seen.chunk_bytes);
+		err = relay_perf_copy_part(&counters->main, relay_perf_chunk_offset(&counters->seen, chunk),
+		                           counters->seen.chunk_bytes);
 	return err;
 }
 
@@ -63,7 +63,7 @@ static int copy_all(struct relay_counters *counters)
 {
 	int err = relay_perf_copy_heads(counters);
 	if (!err)
-		err = copy(&counters->names, RELAY_PAGE_BYTES, counters->n_index * sizeof(uint32_t));
+		err = relay_perf_copy_part(&counters->names, RELAY_PAGE_BYTES, counters->n_index * sizeof(uint32_t));
 	uint32_t n_chunks = counters->header->nr_chunks;
 	for (uint32_t chunk = 0; !err && chunk < n_chunks && chunk < counters->chunks_max; chunk++)
 		err = copy_chunk(counters, chunk);
@@ -77,7 +77,7 @@ int relay_perf_copy_refresh(struct relay_counters *counters)
 		int err = copy_all(counters);
 		uint64_t before = header->gen2;
 		if (!err)
-			err = copy(&counters->main, 0, RELAY_PAGE_BYTES);
+			err = relay_perf_copy_part(&counters->main, 0, RELAY_PAGE_BYTES);
 		if (err || (header->gen1 == before && header->gen2 == before))
 			return err;
 	}

@@ -12,6 +12,9 @@ int relay_perf_copy_new(struct relay_mapping *mapping, int fd, uint64_t bytes);
 /* Copy the first page of both files, which is checked before the rest is copied. 0 or -errno. */
 int relay_perf_copy_heads(struct relay_counters *counters);
 
+/* Copy a part of a file. 0; -EBADMSG: it is shorter; or as pread(2). */
+int relay_perf_copy_part(const struct relay_mapping *mapping, uint64_t at, uint64_t bytes);
+
 /* Copy both files, in one generation. 0; -EAGAIN: a change is under way; or -errno. */
 int relay_perf_copy_refresh(struct relay_counters *counters);
 

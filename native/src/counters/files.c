@@ -2,14 +2,17 @@
 #define _GNU_SOURCE
 #include "counters/files.h"
 
+#include "base/faults.h"
 #include "base/immutable.h"
 #include "base/mapping.h"
 #include "counters/copy.h"
 
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
 #include <limits.h>
 #include <relayfs/store.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -152,7 +155,7 @@ static int map_file(struct relay_mapping *mapping, int dir_fd, const char *name,
                     uint64_t least)
 {
 	struct stat st;
-	int fd = relay_file_openat(dir_fd, name, (writable ? O_RDWR : O_RDONLY) | O_CLOEXEC | O_NOFOLLOW);
+	int fd = relay_file_openat(dir_fd, name, (writable ? O_RDWR : O_RDONLY) | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
 	if (fd < 0)
 		return fd;
 	int err = fstat(fd, &st) ? -errno : 0;
@@ -175,39 +178,70 @@ bool relay_perf_is_whole(const struct relay_mapping *mapping)
 	       (uint64_t)st.st_size >= mapping->bytes;
 }
 
+/* The arguments of relay_fault_value() for a field of the struct at the beginning of a file. */
+#define FIELD(type, from, name) offsetof(struct type, name), (from)->name, #type "." #name
+
 static int check_table(struct relay_counters *counters)
 {
 	const struct relay_perf_table *table = counters->table;
 	uint32_t limit = table->limit;
 	if (table->magic != RELAY_PERF_NAMES_MAGIC)
-		return -EBADMSG;
+		return relay_fault_value(counters->faults, FIELD(relay_perf_table, table, magic), "%llu",
+		                         RELAY_PERF_NAMES_MAGIC);
 	if (table->version != RELAY_PERF_NAMES_VERSION)
-		return -EPROTO;
+		return relay_fault_version(counters->faults, FIELD(relay_perf_table, table, version),
+		                           RELAY_PERF_NAMES_VERSION);
 	if (limit == 0 || limit > RELAY_PERF_HIGHEST_LIMIT)
-		return -EBADMSG;
+		return relay_fault_value(counters->faults, FIELD(relay_perf_table, table, limit), "1 to %d",
+		                         RELAY_PERF_HIGHEST_LIMIT);
 	counters->n_index = relay_perf_n_index(limit);
 	counters->chunks_max = relay_perf_chunks_max(limit);
-	if (counters->names.bytes != relay_perf_names_bytes(counters->n_index, counters->chunks_max))
-		return -EBADMSG;
+	uint64_t bytes = relay_perf_names_bytes(counters->n_index, counters->chunks_max);
+	if (counters->names.bytes != bytes)
+		return relay_fault_value(counters->faults, 0, counters->names.bytes, "the size of names",
+		                         "%" PRIu64 ", by its limit", bytes);
 	counters->index = (uint32_t *)(counters->names.base + RELAY_PAGE_BYTES);
 	counters->records =
 	    (struct relay_perf_record *)(counters->names.base + relay_perf_records_at(counters->n_index));
 	return 0;
 }
 
+#define HEADER(name) counters->faults, FIELD(relay_perf_header, header, name)
+
+static int check_fields(const struct relay_counters *counters, const struct relay_perf_header *header)
+{
+	if (header->magic != RELAY_PERF_MAGIC)
+		return relay_fault_value(HEADER(magic), "%llu", RELAY_PERF_MAGIC);
+	if (header->version != RELAY_PERF_VERSION)
+		return relay_fault_version(HEADER(version), RELAY_PERF_VERSION);
+	if (header->size != sizeof(*header))
+		return relay_fault_value(HEADER(size), "%zu", sizeof(*header));
+	if (header->nr_cpus == 0 || header->nr_cpus > RELAY_PERF_MAX_CPUS)
+		return relay_fault_value(HEADER(nr_cpus), "1 to %d", RELAY_PERF_MAX_CPUS);
+	if (header->nr_blocks != header->nr_cpus + 1)
+		return relay_fault_value(HEADER(nr_blocks), "%u, one more than nr_cpus", header->nr_cpus + 1);
+	if (header->slots != RELAY_PERF_SLOTS)
+		return relay_fault_value(HEADER(slots), "%d", RELAY_PERF_SLOTS);
+	if (header->data_at != RELAY_PAGE_BYTES)
+		return relay_fault_value(HEADER(data_at), "%d", RELAY_PAGE_BYTES);
+	if (header->block_bytes != RELAY_PAGE_BYTES)
+		return relay_fault_value(HEADER(block_bytes), "%d", RELAY_PAGE_BYTES);
+	if (header->chunk_bytes != header->nr_blocks * header->block_bytes)
+		return relay_fault_value(HEADER(chunk_bytes), "%" PRIu64 ", by nr_blocks and block_bytes",
+		                         header->nr_blocks * header->block_bytes);
+	uint64_t bytes = relay_perf_main_bytes(header, counters->chunks_max);
+	if (counters->main.bytes != bytes)
+		return relay_fault_value(counters->faults, 0, counters->main.bytes, "the size of counters",
+		                         "%" PRIu64 ", by the limit of names", bytes);
+	return 0;
+}
+
 static int check_header(struct relay_counters *counters)
 {
 	struct relay_perf_header header = *counters->header;
-	if (header.magic != RELAY_PERF_MAGIC)
-		return -EBADMSG;
-	if (header.version != RELAY_PERF_VERSION)
-		return -EPROTO;
-	if (header.size != sizeof(header) || header.nr_cpus == 0 || header.nr_cpus > RELAY_PERF_MAX_CPUS ||
-	    header.nr_blocks != header.nr_cpus + 1 || header.slots != RELAY_PERF_SLOTS ||
-	    header.data_at != RELAY_PAGE_BYTES || header.block_bytes != RELAY_PAGE_BYTES ||
-	    header.chunk_bytes != header.nr_blocks * header.block_bytes ||
-	    counters->main.bytes != relay_perf_main_bytes(&header, counters->chunks_max))
-		return -EBADMSG;
+	int err = check_fields(counters, &header);
+	if (err)
+		return err;
 	counters->seen = header;
 	counters->seen.nr_chunks = 0;
 	counters->seen.gen1 = counters->seen.gen2 = UINT64_MAX; /* nothing seen yet */

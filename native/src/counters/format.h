@@ -35,6 +35,7 @@
 #include "base/mapping.h"
 
 #include <pthread.h>
+#include <relayfs/check_store.h>
 #include <relayfs/counters_store.h>
 #include <stdbool.h>
 
@@ -101,12 +102,13 @@ struct relay_counters {
 	uint32_t *index;
 	struct relay_perf_record *records;
 	int dir_fd;
-	char *dir;             /* its path: in the store, or "MNT/.counters" */
-	char *main_file;       /* where `counters` lies in the store, as the mount says; NULL: `dir` is in the store */
-	bool direct;           /* this process may change everything */
-	bool copies;           /* main and names are copies: the mount maps nothing (counters/copy.h) */
-	char *file;            /* "MNT/counters.names": where others ask the server; NULL: there is none */
-	pthread_mutex_t mutex; /* one thread at a time adds, deletes, refreshes, mirrors */
+	char *dir;       /* its path: in the store, or "MNT/.counters" */
+	char *main_file; /* where `counters` lies in the store, as the mount says; NULL: `dir` is in the store */
+	bool direct;     /* this process may change everything */
+	bool copies;     /* main and names are copies: the mount maps nothing (counters/copy.h) */
+	struct relay_faults *faults; /* of a check (counters/check.c); else NULL */
+	char *file;                  /* "MNT/counters.names": where others ask the server; NULL: there is none */
+	pthread_mutex_t mutex;       /* one thread at a time adds, deletes, refreshes, mirrors */
 };
 
 static inline uint32_t relay_perf_n_index(uint32_t limit)

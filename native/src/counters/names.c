@@ -106,6 +106,20 @@ static uint32_t find(const struct relay_counters *counters, const char *name, si
 	return 0;
 }
 
+bool relay_perf_has_entry(const struct relay_counters *counters, uint32_t n, const char *name, bool group)
+{
+	size_t length = group ? relay_perf_group_length(name) : strlen(name);
+	uint32_t mask = counters->n_index - 1, at = hash(name, length, group) & mask;
+	uint32_t wanted = group ? n | RELAY_PERF_IS_GROUP : n;
+	for (uint32_t tries = 0; tries < counters->n_index; tries++, at = (at + 1) & mask) {
+		/* Relaxed: as in relay_perf_leave(). */
+		uint32_t entry = __atomic_load_n(&counters->index[at], __ATOMIC_RELAXED);
+		if (entry == wanted || !entry)
+			return entry == wanted;
+	}
+	return false;
+}
+
 uint32_t relay_perf_find(const struct relay_counters *counters, const char *name)
 {
 	return find(counters, name, strlen(name), false);

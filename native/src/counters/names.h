@@ -21,6 +21,9 @@ size_t relay_perf_group_length(const char *name);
 uint32_t relay_perf_find(const struct relay_counters *counters, const char *name);
 uint32_t relay_perf_find_group(const struct relay_counters *counters, const char *name);
 
+/* True if the index has an entry for number n where this name would be looked for, or, with `group`, that of its group. */
+bool relay_perf_has_entry(const struct relay_counters *counters, uint32_t n, const char *name, bool group);
+
 /* Return the number of a listed name, without the lock; -ENOENT; -EAGAIN: a change has not been completed for a
  * second. */
 int relay_perf_look_up(const struct relay_counters *counters, const char *name);

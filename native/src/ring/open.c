@@ -19,6 +19,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <relayfs/check_store.h>
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -117,7 +118,7 @@ static void set_addresses(struct relay_ring *ring, const struct relay_ring_geome
 static int set_up(struct relay_ring *ring, const struct relay_ring_geometry *geometry)
 {
 	struct relay_ring_layout layout;
-	int err = relay_ring_check_geometry(geometry, ring->mapping.bytes, &layout);
+	int err = relay_ring_check_geometry(geometry, ring->mapping.bytes, &layout, NULL);
 	if (!err) {
 		set_addresses(ring, geometry, &layout);
 		err = add_to_table(ring);
@@ -131,11 +132,13 @@ static int set_up(struct relay_ring *ring, const struct relay_ring_geometry *geo
 	return 0;
 }
 
+typedef int map_function(struct relay_mapping *mapping, int fd);
+
 /* Map and set up a ring. fd belongs to the ring, and is closed on failure. */
-static int map_ring(struct relay_ring *ring, int fd)
+static int map_ring(struct relay_ring *ring, int fd, map_function *map)
 {
 	*ring = (struct relay_ring){0};
-	int err = relay_mapping_map(&ring->mapping, fd);
+	int err = map(&ring->mapping, fd);
 	if (err) {
 		close(fd);
 		return err;
@@ -178,14 +181,14 @@ struct relay_ring *relay_ring_new_remote(struct relay_ring_remote *remote, const
 	return NULL;
 }
 
-static struct relay_ring *open_ring_fd(int fd)
+static struct relay_ring *open_ring_fd(int fd, map_function *map)
 {
 	if (fd < 0) {
 		errno = -fd;
 		return NULL;
 	}
 	struct relay_ring *ring = malloc(sizeof(*ring));
-	int err = ring ? map_ring(ring, fd) : -ENOMEM;
+	int err = ring ? map_ring(ring, fd, map) : -ENOMEM;
 	if (!err)
 		return ring;
 	if (!ring)
@@ -197,13 +200,19 @@ static struct relay_ring *open_ring_fd(int fd)
 
 struct relay_ring *relay_ring_open(const char *mem_file)
 {
-	return open_ring_fd(relay_file_open(mem_file));
+	return open_ring_fd(relay_file_open(mem_file), relay_mapping_map);
 }
 
 struct relay_ring *relay_ring_fdopen(int fd)
 {
 	int copy = fcntl(fd, F_DUPFD_CLOEXEC, 3);
-	return open_ring_fd(copy < 0 ? -errno : copy);
+	return open_ring_fd(copy < 0 ? -errno : copy, relay_mapping_map);
+}
+
+struct relay_ring *relay_ring_view(int fd)
+{
+	int copy = fcntl(fd, F_DUPFD_CLOEXEC, 3);
+	return open_ring_fd(copy < 0 ? -errno : copy, relay_mapping_map_view);
 }
 
 void relay_ring_close(struct relay_ring *ring)

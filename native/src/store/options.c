@@ -9,6 +9,7 @@
 #include "store/options.h"
 
 #include "base/clock.h"
+#include "base/faults.h"
 #include "store/framing.h"
 
 #include <errno.h>
@@ -378,36 +379,54 @@ void relay_ring_spec_default(struct relay_ring_spec *spec)
 	spec->gid = getegid();
 }
 
-static bool are_allowed(uint32_t type, enum holder holder, const void *values)
+/* Return the first row whose value is not allowed, and the value; NULL: there is none. */
+static const struct row *first_wrong(uint32_t type, enum holder holder, const void *values, uint64_t *number)
 {
 	const struct table *table = &tables[type];
 	for (const struct row *row = table->rows; row < table->rows + table->n; row++) {
 		const void *field = (const char *)values + row->at[holder];
-		uint64_t number = row->width == sizeof(uint64_t) ? *(const uint64_t *)field : *(const uint32_t *)field;
-		if (row->at[GEOMETRY] && !is_allowed(&row->option, number))
-			return false;
+		*number = row->width == sizeof(uint64_t) ? *(const uint64_t *)field : *(const uint32_t *)field;
+		if (row->at[GEOMETRY] && !is_allowed(&row->option, *number))
+			return row;
 	}
-	return true;
+	return NULL;
 }
 
 bool relay_options_allow_spec(const struct relay_spec *spec)
 {
-	return are_allowed(RELAY_TYPE_RELAY, SPEC, spec);
-}
-
-bool relay_options_allow(const struct relay_geometry *geometry)
-{
-	return are_allowed(RELAY_TYPE_RELAY, GEOMETRY, geometry);
+	uint64_t number;
+	return !first_wrong(RELAY_TYPE_RELAY, SPEC, spec, &number);
 }
 
 bool relay_options_allow_ring_spec(const struct relay_ring_spec *spec)
 {
-	return are_allowed(RELAY_TYPE_RING, SPEC, spec);
+	uint64_t number;
+	return !first_wrong(RELAY_TYPE_RING, SPEC, spec, &number);
 }
 
-bool relay_options_allow_ring(const struct relay_ring_geometry *geometry)
+static int check_options(uint32_t type, const void *geometry, const char *prefix, uint64_t at,
+                         struct relay_faults *faults)
 {
-	return are_allowed(RELAY_TYPE_RING, GEOMETRY, geometry);
+	uint64_t number;
+	char name[RELAY_FAULT_NAME_BYTES];
+	const struct row *row = first_wrong(type, GEOMETRY, geometry, &number);
+	if (!row)
+		return 0;
+	snprintf(name, sizeof(name), "%s.%s", prefix, row->option.field);
+	if (row->option.words)
+		return relay_fault_value(faults, at + row->at[GEOMETRY], number, name, "%" PRIu64 " to %" PRIu64,
+		                         row->option.least, row->option.most);
+	return relay_fault_value(faults, at + row->at[GEOMETRY], number, name, "%s", row->option.allowed);
+}
+
+int relay_options_check(const struct relay_geometry *geometry, uint64_t at, struct relay_faults *faults)
+{
+	return check_options(RELAY_TYPE_RELAY, geometry, "relay_geometry", at, faults);
+}
+
+int relay_options_check_ring(const struct relay_ring_geometry *geometry, uint64_t at, struct relay_faults *faults)
+{
+	return check_options(RELAY_TYPE_RING, geometry, "relay_ring_geometry", at, faults);
 }
 
 static void copy_values(uint32_t type, enum holder from, const void *source, enum holder to, void *target)

@@ -9,6 +9,8 @@
 #include <relayfs/ring_store.h>
 #include <stdbool.h>
 
+struct relay_faults; /* base/faults.h */
+
 /* Return the row of a key. NULL: this type has no such option. */
 const struct relay_option *relay_option_find(uint32_t type, const char *key);
 
@@ -27,9 +29,12 @@ bool relay_options_have(const char *options, const char *key);
 
 /* True if each value is one that its row allows. Permission, user and group are not checked, as a geometry has none. */
 bool relay_options_allow_spec(const struct relay_spec *spec);
-bool relay_options_allow(const struct relay_geometry *geometry);
 bool relay_options_allow_ring_spec(const struct relay_ring_spec *spec);
-bool relay_options_allow_ring(const struct relay_ring_geometry *geometry);
+
+/* The same for a geometry, which lies at offset `at` of its file. Returns 0; -EBADMSG: a value is not allowed, which is added
+ * to `faults` (base/faults.h), or NULL. */
+int relay_options_check(const struct relay_geometry *geometry, uint64_t at, struct relay_faults *faults);
+int relay_options_check_ring(const struct relay_ring_geometry *geometry, uint64_t at, struct relay_faults *faults);
 
 /* Copy the values of all options that have a field in the geometry. In a geometry, scheme=any is replaced by
  * relay_scheme_default(). */

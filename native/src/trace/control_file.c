@@ -20,6 +20,7 @@
 #define _GNU_SOURCE
 #include "base/clock.h"
 #include "base/directory.h"
+#include "base/faults.h"
 #include "base/mapping.h"
 #include "trace/condition.h"
 #include "trace/control_file.h"
@@ -29,6 +30,7 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -134,12 +136,16 @@ static int make_file(const char *store, const char *path)
 	return err;
 }
 
-static int check_page(const struct relay_traces *traces)
+static int check_page(const struct relay_traces *traces, struct relay_faults *faults)
 {
 	const struct relay_trace_page *page = &traces_page_of(traces)->seen;
 	if (page->magic != TRACES_MAGIC)
-		return -EBADMSG;
-	return page->version == TRACES_VERSION ? 0 : -EPROTO;
+		return relay_fault_value(faults, offsetof(struct relay_trace_page, magic), page->magic,
+		                         "relay_trace_page.magic", "%llu", TRACES_MAGIC);
+	if (page->version != TRACES_VERSION)
+		return relay_fault_version(faults, offsetof(struct relay_trace_page, version), page->version,
+		                           "relay_trace_page.version", TRACES_VERSION);
+	return 0;
 }
 
 /* Map the control file fd, which then belongs to the result; it is closed on failure. NULL and errno. */
@@ -153,7 +159,7 @@ static struct relay_traces *map_file(int fd, bool writable)
 	if (!err)
 		err = relay_mapping_map_ahead(&traces->mapping, fd, TRACES_BYTES, writable);
 	if (!err) {
-		err = check_page(traces);
+		err = check_page(traces, NULL);
 		if (!err)
 			return traces;
 		relay_mapping_unmap(&traces->mapping);
@@ -311,16 +317,37 @@ static bool is_text(const char *text, size_t size)
 	return memchr(text, 0, size) != NULL;
 }
 
-static int check_trace(const struct relay_trace *trace)
+static bool is_name(const char *name, size_t size)
+{
+	return is_text(name, size) && name[0] && name[0] != '.' && !strchr(name, '/');
+}
+
+/* The arguments of relay_fault_value() for a field of the trace at offset `at`. */
+#define FIELD(name) faults, at + offsetof(struct relay_trace, name), (uint64_t)trace->name, "relay_trace." #name
+#define TEXT(name) faults, at + offsetof(struct relay_trace, name), (unsigned char)trace->name[0], "relay_trace." #name
+
+/* Returns 0; -ENOENT: there is no trace; -EBADMSG: the first value that is wrong is added to `faults`, or NULL. */
+static int check_trace(const struct relay_trace *trace, uint64_t at, struct relay_faults *faults)
 {
 	if (trace->id == 0)
 		return -ENOENT;
-	bool is_sound = is_text(trace->boot, sizeof(trace->boot)) && is_text(trace->name, sizeof(trace->name)) &&
-	                is_text(trace->filter, sizeof(trace->filter)) && is_text(trace->rules, sizeof(trace->rules)) &&
-	                relay_clock_at(trace->clock) && trace->buffers <= RELAY_TRACE_SHARED &&
-	                trace->mode <= RELAY_OVERWRITE && trace->name[0] && trace->name[0] != '.' &&
-	                !strchr(trace->name, '/') && relay_conditions_are_sound(&trace->conditions);
-	return is_sound ? 0 : -EBADMSG;
+	if (!is_name(trace->name, sizeof(trace->name)))
+		return relay_fault_value(TEXT(name), "the first byte of a name of a directory");
+	if (!is_text(trace->boot, sizeof(trace->boot)))
+		return relay_fault_value(TEXT(boot), "the first byte of a text with an end");
+	if (!is_text(trace->filter, sizeof(trace->filter)))
+		return relay_fault_value(TEXT(filter), "the first byte of a text with an end");
+	if (!is_text(trace->rules, sizeof(trace->rules)))
+		return relay_fault_value(TEXT(rules), "the first byte of a text with an end");
+	if (!relay_clock_at(trace->clock))
+		return relay_fault_value(FIELD(clock), "the number of a clock, from %d on", RELAY_MONO);
+	if (trace->buffers > RELAY_TRACE_SHARED)
+		return relay_fault_value(FIELD(buffers), "at most %d", RELAY_TRACE_SHARED);
+	if (trace->mode > RELAY_OVERWRITE)
+		return relay_fault_value(FIELD(mode), "%d or %d", RELAY_NO_OVERWRITE, RELAY_OVERWRITE);
+	if (!relay_conditions_are_sound(&trace->conditions))
+		return relay_fault_value(FIELD(conditions.n_steps), "that of steps that lead forward only");
+	return 0;
 }
 
 int relay_traces_get(const struct relay_traces *traces, unsigned slot, struct relay_trace *trace)
@@ -338,12 +365,58 @@ int relay_traces_get(const struct relay_traces *traces, unsigned slot, struct re
 			 * next load of `seq` returns another value. */
 			__atomic_thread_fence(__ATOMIC_ACQUIRE);
 			if (__atomic_load_n(&from->seq, __ATOMIC_RELAXED) == seq)
-				return check_trace(trace);
+				return check_trace(trace, 0, NULL);
 		}
 		if (tries % 10 == 9) /* the server was preempted during a change */
 			nanosleep(&(struct timespec){.tv_nsec = READ_PAUSE_NS}, NULL);
 	}
 	return -EAGAIN;
+}
+
+/* ------------------------------------------------------------------ checking */
+
+static void check_slot(const struct relay_traces *traces, unsigned slot, struct relay_faults *faults)
+{
+	struct relay_trace trace;
+	const struct traces_page *page = traces_page_of(traces);
+	const uint64_t at = RELAY_PAGE_BYTES + slot * (uint64_t)SLOT_BYTES;
+	char name[RELAY_FAULT_NAME_BYTES];
+	int err = relay_traces_get(traces, slot, &trace);
+	snprintf(name, sizeof(name), "the trace in slot %u", slot);
+	if (err == -EAGAIN)
+		relay_fault_left(
+		    faults, at, __atomic_load_n(&slot_of(traces, slot)->seq, __ATOMIC_RELAXED), name,
+		    "its seq is odd: a server has died while it changed the trace; the next server completes it");
+	if (err == -EBADMSG)
+		check_trace(&trace, at + offsetof(struct traces_slot, trace), faults);
+	/* Relaxed: the server stores it before the trace. */
+	uint64_t last = __atomic_load_n(&page->last_id, __ATOMIC_RELAXED);
+	if (!err && trace.id > last)
+		relay_fault_value(faults, at + offsetof(struct traces_slot, trace.id), trace.id, name,
+		                  "an id of at most %llu", (unsigned long long)last);
+}
+
+int relay_traces_check(int fd, struct relay_faults *faults)
+{
+	struct stat st;
+	struct relay_traces traces = {0};
+	if (fstat(fd, &st))
+		return -errno;
+	if (!S_ISREG(st.st_mode) || st.st_size < TRACES_BYTES) {
+		relay_fault_value(faults, 0, (uint64_t)st.st_size, "the size of the file", "at least %d", TRACES_BYTES);
+		return 0;
+	}
+	int copy = fcntl(fd, F_DUPFD_CLOEXEC, 3);
+	int err = copy < 0 ? -errno : relay_mapping_map_ahead(&traces.mapping, copy, TRACES_BYTES, false);
+	if (err) {
+		if (copy >= 0)
+			close(copy);
+		return err;
+	}
+	for (unsigned slot = 0; !check_page(&traces, faults) && slot < RELAY_N_TRACES; slot++)
+		check_slot(&traces, slot, faults);
+	relay_mapping_unmap(&traces.mapping);
+	return 0;
 }
 
 /* ------------------------------------------------------------------ changing */
