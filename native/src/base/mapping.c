@@ -8,7 +8,8 @@
  * looks for the address among the mappings made here, and maps zero pages over that mapping. A control page full of
  * zeros has no valid geometry, so the functions that check it report the buffer as damaged. The table of mappings has a
  * fixed size and is never moved, because the handler reads it while other threads change it. A slot is in use while its
- * `base` is not NULL.
+ * `base` is not NULL. Slots that are free again are in a list, so that adding and removing does not depend on how many
+ * mappings there are.
  */
 #define _GNU_SOURCE
 #include "base/mapping.h"
@@ -39,9 +40,12 @@ enum { GUARD_SLOTS = 65536 };
 struct guard_slot {
 	unsigned char *base; /* stored last, cleared first */
 	uint64_t bytes;
+	uint32_t next; /* of a free slot: number + 1 of the next one in the list; 0: it is the last */
 };
 
 static struct guard_slot *guard_slots;                          /* NULL before relay_guard_install() */
+static uint32_t guard_free;                                     /* number + 1 of the first one in the list; 0: none */
+static uint32_t guard_used;                                     /* slots from this one on were never in use */
 static pthread_mutex_t guard_mutex = PTHREAD_MUTEX_INITIALIZER; /* for changes of the slots */
 static struct sigaction guard_previous;
 
@@ -143,29 +147,31 @@ int relay_mapping_create_unnamed(const char *dir, uint64_t bytes)
 	return err;
 }
 
-static void guard_add(const struct relay_mapping *mapping)
+static void guard_add(struct relay_mapping *mapping)
 {
 	pthread_mutex_lock(&guard_mutex);
-	for (size_t i = 0; guard_slots && i < GUARD_SLOTS; i++) {
-		/* Relaxed: this thread has guard_mutex. */
-		if (__atomic_load_n(&guard_slots[i].base, __ATOMIC_RELAXED))
-			continue;
-		guard_slots[i].bytes = mapping->bytes;
+	if (guard_slots && (guard_free || guard_used < GUARD_SLOTS)) {
+		mapping->guard = guard_free ? guard_free : ++guard_used;
+		struct guard_slot *slot = &guard_slots[mapping->guard - 1];
+		guard_free = slot->next;
+		slot->next = 0;
+		slot->bytes = mapping->bytes;
 		/* Pairs with the acquire in guard_handler(): bytes before base. */
-		__atomic_store_n(&guard_slots[i].base, mapping->base, __ATOMIC_RELEASE);
-		break;
+		__atomic_store_n(&slot->base, mapping->base, __ATOMIC_RELEASE);
 	}
 	pthread_mutex_unlock(&guard_mutex);
 }
 
 static void guard_remove(const struct relay_mapping *mapping)
 {
+	if (!mapping->guard)
+		return;
 	pthread_mutex_lock(&guard_mutex);
-	for (size_t i = 0; guard_slots && i < GUARD_SLOTS; i++)
-		/* Relaxed: this thread has guard_mutex. */
-		if (__atomic_load_n(&guard_slots[i].base, __ATOMIC_RELAXED) == mapping->base)
-			/* Pairs with the acquire in guard_handler(), which then ignores the slot. */
-			__atomic_store_n(&guard_slots[i].base, NULL, __ATOMIC_RELEASE);
+	struct guard_slot *slot = &guard_slots[mapping->guard - 1];
+	/* Pairs with the acquire in guard_handler(), which then ignores the slot. */
+	__atomic_store_n(&slot->base, NULL, __ATOMIC_RELEASE);
+	slot->next = guard_free;
+	guard_free = mapping->guard;
 	pthread_mutex_unlock(&guard_mutex);
 }
 

@@ -15,6 +15,7 @@ struct relay_mapping {
 	unsigned char *base;
 	uint64_t bytes;               /* mapped, a multiple of the page size */
 	struct relay_descriptor file; /* RELAY_NO_DESCRIPTOR once it was closed */
+	uint32_t guard;               /* its slot in the guard's table, + 1; 0: it is not guarded */
 };
 
 /* Make file `name` in directory dir_fd with all its memory allocated, so that no store to a mapping of it can fail
