@@ -91,7 +91,7 @@ class BufferFile(Node):
     def attributes(self, store: Store, pid: int) -> Attributes:
         """Return mode, owner and st_ctime of the mem file, and size and st_mtime of the buffer."""
         stored = self.stored
-        status = os.fstat(stored.descriptor)
+        status = stored.status()
         size, mtime_ns = stored.measure(pid)
         return Attributes(
             inode=self.inode,
@@ -119,7 +119,8 @@ class BufferFile(Node):
             raise failure(errno.ESTALE)
 
     def mapped(self) -> Backing | None:
-        """Return the mem file."""
+        """Return the mem file, which is mapped now, so that its descriptor can be registered with the kernel."""
+        self.stored.map()
         return self.stored.backing
 
 
@@ -155,7 +156,7 @@ class MemFile(BufferFile):
     @property
     def backing_path(self) -> str | None:
         """The path of the mem file; None if the channel was removed."""
-        return None if self.removed else self.stored.backing.path
+        return None if self.removed else self.stored.path
 
     def hold(self, name: str, token: str, unlist: Callable[[], None]) -> HoldFile | None:
         """Return a new HoldFile for the open memory file with this token; None: there is none.
@@ -214,13 +215,11 @@ def peeks_of(channel: StoredChannel) -> Iterator[PeekFile]:
 
 
 @contextmanager
-def _follow(
-    memory: type[native.ChannelMemory], stored: Sequence[Stored[Any]], times: int, say: Callable[[str], None]
-) -> Iterator[Records]:
+def _follow(stored: Sequence[Stored[Any]], times: int, say: Callable[[str], None]) -> Iterator[Records]:
     with ExitStack() as stack:
-        memories = []
+        memories: list[native.ChannelMemory] = []
         for one in stored:
-            memories.append(memory.of_descriptor(one.descriptor))
+            memories.append(one.map_again())
             stack.callback(memories[-1].close)
         records = Records(memories, times, say, longest=LONGEST_BYTES)
         stack.pop_all()
@@ -234,12 +233,12 @@ def merged_of(channel: StoredChannel) -> Iterator[MergedFile]:
         return
 
     def owner() -> tuple[int, int, int]:
-        status = os.fstat(stored[0].descriptor)
+        status = stored[0].status()
         return stat.S_IMODE(status.st_mode) & 0o444, status.st_uid, status.st_gid
 
     stored = tuple(channel.buffers)
     for name, face in MERGED_FACES.items():
-        follow = partial(_follow, channel.kind.memory, stored, channel.stats.times)
+        follow = partial(_follow, stored, channel.stats.times)
         yield MergedFile(name, Sort(channel.path, face, follow, owner))
 
 

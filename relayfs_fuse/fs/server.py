@@ -24,6 +24,7 @@ from relayfs_fuse.fs.counters import Counters
 from relayfs_fuse.fs.errorlog import ErrorLog
 from relayfs_fuse.fs.kinds.channel import StoredChannel
 from relayfs_fuse.fs.kinds.damaged import DamagedChannel
+from relayfs_fuse.fs.kinds.mapped import mapped
 from relayfs_fuse.fs.nodes import ControlFile, CounterNamesFile, CountersFile, ErrorLogFile, TextFile
 from relayfs_fuse.fs.requests.announcements import Announcements
 from relayfs_fuse.fs.requests.files import Operations
@@ -35,7 +36,7 @@ from relayfs_fuse.fs.supervise import keep
 from relayfs_fuse.fs.traces.registry import Traces
 from relayfs_fuse.fs.traces.watch import Tracing
 from relayfs_fuse.fs.tree import Tree
-from relayfs_fuse.fs.upkeep import Counting, Flushing, Throttled, forget_removed, survey
+from relayfs_fuse.fs.upkeep import Counting, Flushing, Throttled, forget_removed, survey, unmap_unused
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -142,6 +143,7 @@ class Server:
         nursery.start_soon(keep, self._streams.serve_interrupts, "interrupting reads")
         nursery.start_soon(keep, self._merging.run, "merging")
         nursery.start_soon(keep, self._flushing.run, "flush_interval")
+        nursery.start_soon(keep, unmap_unused, "unmapping buffers")
         if self._counters is not None:
             counting = Counting(self._counters, self._tree, self._report_counters)
             nursery.start_soon(keep, counting.run, "counters")
@@ -247,6 +249,7 @@ class Server:
             for stored in channel.buffers:
                 stored.forget_mapped()
             self._tree.add_channel(channel)
+        mapped.trim()
 
     def _let_go(self, channel: StoredChannel | DamagedChannel) -> None:
         """Release what the kernel and the ledger have of a channel that is removed, once none of its files is open."""

@@ -176,7 +176,7 @@ class Store:
         """Go on charging for a channel that is about to be removed, until no file of it is open."""
         self.ledger.unname(_charges_of(channel))
         for stored in channel.buffers:
-            stored.closed += (partial(self.ledger.release, os.fstat(stored.descriptor).st_ino),)
+            stored.closed += (partial(self.ledger.release, stored.inode),)
 
     def change_owner(self, channel: StoredChannel, mode: int, uid: int, gid: int) -> None:
         """Set mode, owner and group of a channel's files, and charge them to the owner."""
@@ -300,7 +300,7 @@ class Store:
         except OSError as error:
             yield Problem(path, f"{self.locate(path)} cannot be used: {error}")
         else:
-            if channel.buffers[0].buffer.state() & native.IS_CLOSED:
+            if channel.stats.closed:
                 # A server died while it removed the channel, or a program that may write to the buffer set the flag.
                 log.info("%s was closed: it is removed", path)
                 self.remove(channel)
@@ -359,7 +359,10 @@ def _holds_files(directory: str) -> bool:
 
 def _charges_of(channel: StoredChannel | DamagedChannel) -> dict[int, Charge]:
     """Return the charges of a channel's files, by inode number."""
-    statuses = [os.fstat(stored.descriptor) for stored in channel.buffers]
+    statuses = []
+    for stored in channel.buffers:
+        with suppress(FileNotFoundError):  # it was removed, and nobody has it open
+            statuses.append(stored.status())
     return {status.st_ino: Charge(status.st_uid, status.st_blocks * 512, counts=True) for status in statuses}
 
 

@@ -1,4 +1,7 @@
-"""Background tasks of a mount: flushing channels, setting counters, surveying the store, forgetting removed names."""
+"""Background tasks of a mount.
+
+They flush channels, set counters, survey the store, forget removed names, and unmap buffers.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,7 @@ import trio
 from relayfs_fuse import native
 from relayfs_fuse.fs.commands.jobs import for_each
 from relayfs_fuse.fs.counters import MIRROR_S, STATISTICS_S
+from relayfs_fuse.fs.kinds.mapped import REST_S, mapped
 from relayfs_fuse.fs.requests.turns import Turns
 from relayfs_fuse.fs.traces.process import TraceChannel
 
@@ -68,6 +72,13 @@ async def forget_removed(tree: Tree, announcements: Announcements) -> None:
                     tree.note_outdated(directory, *piece)
 
 
+async def unmap_unused() -> None:
+    """Unmap the buffers that nobody uses any more; runs until cancelled."""
+    while True:
+        await trio.sleep(REST_S)
+        mapped.rest()
+
+
 class Flushing:
     """Flushes of the channels that have a flush_interval.
 
@@ -119,7 +130,7 @@ class Flushing:
         act = _flush_idle if isinstance(channel, TraceChannel) else _flush_used
         try:
             async with self._turns.of(uid):
-                flush = partial(for_each, native.Buffer.of_descriptor, channel.buffers, act)
+                flush = partial(for_each, channel.buffers, act)
                 await trio.to_thread.run_sync(flush, limiter=self._limiter, abandon_on_cancel=True)
         except OSError as error:
             # The channel was removed meanwhile, or is damaged, which others report.

@@ -67,6 +67,7 @@ class Buffer(ChannelMemory):
     _from_descriptor = lib.relay_buf_fdopen
     _unmap = lib.relay_buf_release
     _descriptor = lib.relay_buf_fd
+    _close_descriptor = lib.relay_buf_close_fd
     _state = lib.relay_buf_state
     _damage = lib.relay_buf_damage
     _stop = lib.relay_buf_stop
@@ -84,10 +85,6 @@ class Buffer(ChannelMemory):
     def address(self) -> int:
         """The struct rchan_buf, for other C code."""
         return int(ffi.cast("uintptr_t", self._open))
-
-    def close_descriptor(self) -> None:
-        """Close the descriptor of its file, once: it stays mapped."""
-        lib.relay_buf_close_fd(self._open)
 
     def stats(self) -> Stats:
         """Return all statistics at one moment."""

@@ -27,7 +27,7 @@ class ChannelMemory(library.Memory):
     """
 
     # The library's functions, which subclasses name.
-    _from_path = _from_descriptor = _unmap = _descriptor = _state = _damage = _UNNAMED
+    _from_path = _from_descriptor = _unmap = _descriptor = _close_descriptor = _state = _damage = _UNNAMED
     _stop = _resolve = _mtime = _keep_mtime = _wake_seq = _wait_any = _UNNAMED
     # Those of Peek.
     _peeking: tuple[Any, ...]
@@ -54,6 +54,10 @@ class ChannelMemory(library.Memory):
     def fileno(self) -> int:
         """Return the descriptor of its file."""
         return int(self._descriptor(self._open))
+
+    def close_descriptor(self) -> None:
+        """Close the descriptor of its file, once: it stays mapped."""
+        self._close_descriptor(self._open)
 
     @abstractmethod
     def stats(self) -> library.Fields:

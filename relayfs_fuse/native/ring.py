@@ -81,6 +81,7 @@ class RingMemory(ChannelMemory):
     _from_descriptor = lib.relay_ring_fdopen
     _unmap = lib.relay_ring_close
     _descriptor = lib.relay_ring_fd
+    _close_descriptor = lib.relay_ring_close_fd
     _state = lib.relay_ring_state
     _damage = lib.relay_ring_damage
     _stop = lib.relay_ring_stop

@@ -134,6 +134,9 @@ void relay_ring_set_token(struct relay_ring *ring, uint64_t token);
 void relay_ring_mtime(const struct relay_ring *ring, uint64_t *count, uint64_t *time_ns);
 void relay_ring_keep_mtime(struct relay_ring *ring, uint64_t count, uint64_t time_ns);
 
+/* As relay_buf_close_fd() (store.h). */
+void relay_ring_close_fd(struct relay_ring *ring);
+
 /* As relay_buf_arm(), relay_buf_wake_seq() and relay_buf_wait_any() (store.h). */
 uint32_t relay_ring_arm(struct relay_ring *ring);
 uint32_t relay_ring_wake_seq(const struct relay_ring *ring);

@@ -226,6 +226,11 @@ void relay_ring_close(struct relay_ring *ring)
 	free(ring);
 }
 
+void relay_ring_close_fd(struct relay_ring *ring)
+{
+	relay_descriptor_close(&ring->mapping.file);
+}
+
 int relay_ring_fd(const struct relay_ring *ring)
 {
 	return ring ? ring->mapping.file.fd : -EBADF;

@@ -144,7 +144,7 @@ class Commands:
                     errno.EINVAL, f"buffer {command.cpu}: {channel.path} has 0 to {len(buffers) - 1}", "cpu"
                 )
             buffers = [buffers[command.cpu]]
-        for_each(kind.memory.of_descriptor, buffers, lambda memory: kind.acts[command.verb](memory, command))
+        for_each(buffers, lambda memory: kind.acts[command.verb](memory, command))
         if command.verb == "reset":
             channel.damage = ""
 

@@ -33,16 +33,12 @@ class LongJob:
         return self.job()
 
 
-def for_each(map_anew: Callable[[int], Memory], buffers: Sequence[Stored[Any]], act: Callable[[Memory], None]) -> None:
-    """Map each buffer again and call `act` with it; after all are done, raise the first OSError.
-
-    map_anew: maps the file of a descriptor. A path would not do: the channel may be removed meanwhile, and another one
-        made with the same path.
-    """
+def for_each(buffers: Sequence[Stored[Memory]], act: Callable[[Memory], None]) -> None:
+    """Map each buffer again and call `act` with it; after all are done, raise the first OSError."""
     failure: OSError | None = None
     for stored in buffers:
         try:
-            buffer = map_anew(stored.descriptor)
+            buffer = stored.map_again()
             try:
                 _retry_while_busy(act, buffer)
             finally:

@@ -12,14 +12,16 @@ import os
 import select
 import time
 from abc import ABC, abstractmethod
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, TypeVar
 
 from relayfs_fuse import native
+from relayfs_fuse.fs.kinds.mapped import mapped
 from relayfs_fuse.fs.kinds.unmapper import unmapper
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from relayfs_fuse.fs.commands.control import Command
     from relayfs_fuse.fs.kinds.channel import StoredChannel
@@ -45,6 +47,8 @@ WRITE_BLOCK_MIN = 4096
 RECORD_MAX = BLOCK_SIZE - 4096
 # The largest st_size.
 SIZE_MAX = 2**63 - 1
+# A file up to so long is unmapped by the server's thread, a longer one by the unmapper's.
+QUICK_BYTES = 1 << 20
 
 
 class Plan(NamedTuple):
@@ -92,7 +96,7 @@ class Kind(Generic[Memory]):
 class Backing:
     """A file of the store that programs map through the mount.
 
-    descriptor: the server's descriptor of the file
+    descriptor: the server's descriptor of the file; of a buffer -1 while it is not mapped
     path: the file's path in the store when it was opened
     is_writable: whether programs may map it for writing
     number: the backing id that FUSE passthrough gave the file; None: not requested yet; 0: the kernel refused
@@ -105,13 +109,17 @@ class Backing:
 
 
 class Stored(ABC, Generic[Memory]):
-    """One buffer of a channel: a mem file, which stays mapped as long as this object is referenced.
+    """One buffer of a channel: a mem file, which is mapped while it is in use (mapped.py).
 
     channel: the channel it belongs to
     index: its number in the channel: the N of memN
-    buffer: the mapped memory
-    descriptor: the descriptor of the mem file
+    path: the path of the mem file
+    inode: its inode number
     backing: the mem file as programs map it through the mount
+    n_users: how many open files and threads use the memory, which is not unmapped then
+    was_used: whether the memory was used since Mapped.rest() was called last
+    is_watched: whether stats() is called again and again; so that it need not map the file each time, the file stays
+        mapped, but without a descriptor
     readers: the open relay files (of relay buffers, only those open for reading)
     memories: the open memory files of the mount (.channels/PATH/memN), by token
     written_field: the statistic that changes whenever a record is written
@@ -131,9 +139,15 @@ class Stored(ABC, Generic[Memory]):
     def __init__(self, channel: StoredChannel, index: int, buffer: Memory) -> None:
         self.channel = channel
         self.index = index
-        self.buffer: Memory = buffer
-        self.descriptor = buffer.fileno()
-        self.backing = Backing(self.descriptor, buffer.path, is_writable=True)
+        self.path = buffer.path
+        self.inode = os.fstat(buffer.fileno()).st_ino
+        self.backing = Backing(buffer.fileno(), buffer.path, is_writable=True)
+        self.n_users = 0
+        self.was_used = True
+        self.is_watched = False
+        self._memory: Memory | None = buffer
+        # Mapped, too, but without a descriptor, if it is watched; only for the server's thread.
+        self._bare: Memory | None = None
         self.readers: list[Any] = []
         self.memories: dict[int, MemHandle] = {}
         written = self._written_by(buffer.stats())
@@ -141,13 +155,95 @@ class Stored(ABC, Generic[Memory]):
         if not 0 < self._mtime_ns <= time.time_ns():  # none is stored yet, or it was overwritten with nonsense
             self._keep(written, time.time_ns())
         self._mtime(written)
+        mapped.add(self)  # last, because another thread than this one may unmap it from now on
+
+    # ---------------------------------------------------------------- the memory
+
+    @property
+    def buffer(self) -> Memory:
+        """The mapped memory, only for the server's thread, and only until its next await; OSError as of map()."""
+        self.was_used = True
+        return self.map() if self._memory is None else self._memory
+
+    @property
+    def descriptor(self) -> int:
+        """The descriptor of the mem file, as long as `buffer`; OSError as of map()."""
+        return self.buffer.fileno()
+
+    def map_again(self) -> Memory:
+        """Return a mapping of its own, for any thread; OSError as of map()."""
+        with mapped.lock:
+            return type(self.buffer).of_descriptor(self.descriptor)
+
+    def status(self) -> os.stat_result:
+        """Return the stat(2) of the mem file, which need not be mapped for that; OSError."""
+        with mapped.lock:
+            memory = self._memory
+            return os.stat(self.path, follow_symlinks=False) if memory is None else os.fstat(memory.fileno())
+
+    def map(self) -> Memory:
+        """Map the mem file, if it is not mapped, and return the memory.
+
+        OSError: EBADMSG; ESTALE, it was removed or replaced; as of open(2).
+        """
+        with mapped.lock:
+            if self._memory is not None:
+                return self._memory
+            memory: Memory | None = None if self.channel.removed else self.channel.kind.memory(self.path)
+            # Another channel may have got the path.
+            if memory is not None and os.fstat(memory.fileno()).st_ino != self.inode:
+                memory.close()
+                memory = None
+            if memory is None:
+                raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+            self._memory, self.backing.descriptor = memory, memory.fileno()
+            mapped.add(self)
+            return memory
+
+    def unmap(self) -> None:
+        """Unmap the memory, which the next use maps again, unless the file is immutable."""
+        memory = self._memory
+        if memory is None or native.file_is_protected(memory.fileno()):
+            return
+        self._memory, self.backing.descriptor = None, -1
+        if self.is_watched and self._bare is None:
+            memory.close_descriptor()
+            self._bare = memory
+        else:
+            self._close(memory)
+
+    def unwatch(self) -> None:
+        """Clear is_watched, and unmap what is mapped for that."""
+        self.is_watched = False
+        memory, self._bare = self._bare, None
+        if memory is not None:
+            self._close(memory)
+
+    def _close(self, memory: Memory) -> None:
+        if self.channel.stats.file_bytes > QUICK_BYTES:
+            unmapper.put(memory.close)
+        else:
+            memory.close()
+
+    def _to_look_at(self) -> Memory:
+        """Return the memory for what needs no descriptor, as `buffer`."""
+        return self.buffer if self._memory is not None or self._bare is None else self._bare
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Keep the memory mapped in the body of the `with` statement."""
+        self.n_users += 1
+        try:
+            yield
+        finally:
+            self.n_users -= 1
 
     # ---------------------------------------------------------------- size, time and readiness
 
     def stats(self) -> Fields:
         """Read the statistics; OSError: EBADMSG if the memory is damaged, and the channel is marked so."""
         try:
-            return self.buffer.stats()
+            return self._to_look_at().stats()
         except OSError as error:
             self.note(error)
             raise
@@ -236,7 +332,9 @@ class Stored(ABC, Generic[Memory]):
     def note(self, error: OSError) -> None:
         """Mark the channel as damaged if this error is EBADMSG."""
         if error.errno == errno.EBADMSG:
-            self.channel.note_damage(f"mem{self.index}: {self.buffer.damage() or error.strerror}")
+            memory = self._memory or self._bare
+            damage = "" if memory is None else memory.damage()
+            self.channel.note_damage(f"mem{self.index}: {damage or error.strerror}")
 
     def note_state(self, state: int) -> None:
         """Mark the channel as damaged if the buffer's state (the bits of state()) says so."""
@@ -252,7 +350,9 @@ class Stored(ABC, Generic[Memory]):
     def _keep(self, written: int, mtime_ns: int) -> None:
         """Remember the time that belongs to `written`, and store it in the memory for the next server."""
         self._written, self._mtime_ns = written, mtime_ns
-        self.buffer.keep_mtime(written, mtime_ns)
+        self._to_look_at().keep_mtime(written, mtime_ns)
 
     def __del__(self) -> None:
-        unmapper.put(self.buffer.close, *self.closed)
+        mapped.forget(self)
+        memories = getattr(self, "_memory", None), getattr(self, "_bare", None)  # None, too, if __init__() has failed
+        unmapper.put(*(memory.close for memory in memories if memory is not None), *self.closed)

@@ -50,7 +50,7 @@ class BadMemoryError(StoreError):
 
 
 class StoredChannel:
-    """A channel whose mem files are mapped; StoreError: they are not those of a channel, or cannot be used.
+    """A channel whose mem files can be mapped; StoreError: they are not those of a channel, or cannot be used.
 
     path: its path in the mount
     directory: its directory in the store
@@ -84,7 +84,7 @@ class StoredChannel:
     @property
     def uid(self) -> int:
         """The user who owns the mem files."""
-        return os.fstat(self.buffers[0].descriptor).st_uid
+        return self.buffers[0].status().st_uid
 
     def relay_path(self, index: int) -> str:
         """Return the path of a buffer's relay file in the mount."""
@@ -97,7 +97,7 @@ class StoredChannel:
 
     def create_line(self) -> str:
         """Return the `create` command that would make this channel again."""
-        status = os.fstat(self.buffers[0].descriptor)
+        status = self.buffers[0].status()
         owner = {"perm": stat.S_IMODE(status.st_mode), "uid": status.st_uid, "gid": status.st_gid}
         if self._created is None or self._created[0] != owner:
             self._created = owner, format_create(self.path, self.kind.name, self.stats, owner)
@@ -129,7 +129,7 @@ class StoredChannel:
 
     def close(self) -> None:
         """Mark all buffers as closed, which stops the programs that write to them; may block."""
-        for_each(self.kind.memory.of_descriptor, self.buffers, lambda memory: memory.stop(native.CLOSED, True))
+        for_each(self.buffers, lambda memory: memory.stop(native.CLOSED, True))
 
     def is_protected(self) -> bool:
         """Whether a mem file is immutable, because another user may have it mapped for writing; see protection.py."""

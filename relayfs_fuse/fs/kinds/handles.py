@@ -194,6 +194,7 @@ class StoredHandle(Handle):
     def __init__(self, stored: Stored[Any], opening: Opening) -> None:
         super().__init__(opening)
         self.stored = stored
+        stored.n_users += 1
 
     @property
     def is_inside(self) -> bool:
@@ -217,6 +218,7 @@ class StoredHandle(Handle):
         if self._has_told_maker:
             self.stored.count_mapped(False)
         acts.streams.waiting.forget(self.stored, self.number)
+        self.stored.n_users -= 1
 
 
 class RelayHandle(StoredHandle):
@@ -299,8 +301,9 @@ class MemHandle(StoredHandle):
         del self.stored.memories[self.token]
         if self.unlist is not None:
             self.unlist()
-        await super().close(acts)
-        self.stored.buffer.resolve(self.token)
+        with self.stored.held():
+            await super().close(acts)
+            self.stored.buffer.resolve(self.token)
         acts.streams.waiting.tell(self.stored)
 
 

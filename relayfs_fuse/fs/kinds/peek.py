@@ -45,6 +45,7 @@ class PeekHandle(Handle):
         super().__init__(opening)
         self._stored = stored
         self._peek: Peek = stored.buffer.peek()
+        stored.n_users += 1
         self._end = 0  # the offset of the next byte to copy
         self._has_ended = False  # the last read has found the end
         self._kept = bytearray()  # the bytes before it, which include the rest of a record that was read in part
@@ -111,3 +112,4 @@ class PeekHandle(Handle):
     async def close(self, acts: Acts) -> None:
         """Free the peek."""
         self._peek.close()
+        self._stored.n_users -= 1

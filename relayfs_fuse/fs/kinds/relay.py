@@ -336,10 +336,11 @@ class SeekableHandle(BufferHandle):
 
     async def close(self, acts: Acts) -> None:
         """Consume all data that was read without consuming it."""
-        await super().close(acts)
-        if self.seen and not self._was_reset(self.stored.stats()):
-            await acts.streams.when_free(lambda: self.stored.buffer.consume_to(self.seen), True)
-            acts.streams.waiting.changed(self.stored)
+        with self.stored.held():
+            await super().close(acts)
+            if self.seen and not self._was_reset(self.stored.stats()):
+                await acts.streams.when_free(lambda: self.stored.buffer.consume_to(self.seen), True)
+                acts.streams.waiting.changed(self.stored)
 
     async def _try(self, streams: Streams, offset: int, size: int, request: tap.Request) -> bytes | None:
         """Return the data at an offset, or b"" if the tap has put it into the reply; None: there is none yet."""

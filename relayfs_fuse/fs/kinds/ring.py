@@ -103,9 +103,10 @@ class StoredRing(StoredRecords[RingMemory]):
     def note(self, error: OSError) -> None:
         """Mark the channel as damaged if this error is EBADMSG, and let the ring refuse further records."""
         super().note(error)
-        if error.errno == errno.EBADMSG:
+        memory = self._memory or self._bare
+        if error.errno == errno.EBADMSG and memory is not None:
             # Writes would succeed otherwise, although no consumer can get past the damage.
-            self.buffer.refuse_all()
+            memory.refuse_all()
 
 
 def choose_ring_size(command: Command, n_rings: int, free_bytes: int) -> tuple[int, str | None]:

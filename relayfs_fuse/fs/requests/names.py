@@ -21,6 +21,7 @@ from relayfs_fuse.fs.channel_files import BufferFile, MemFile
 from relayfs_fuse.fs.commands.control import check_name
 from relayfs_fuse.fs.counters import Requests
 from relayfs_fuse.fs.implicit import ImplicitDirectories
+from relayfs_fuse.fs.kinds.mapped import mapped
 from relayfs_fuse.fs.nodes import Directory, Node
 from relayfs_fuse.fs.requests.budget import NAME_BYTES, Budget
 
@@ -40,7 +41,7 @@ def guarded(handler: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[A
     """Wrap a handler so that it raises only FUSEError, because pyfuse3 ends the mount at any other exception.
 
     OSError and CommandError have an errno. Any other exception is a bug: it is logged and becomes EIO. The wrapper also
-    counts requests and errors in operations.requests.
+    counts requests and errors in operations.requests, and unmaps buffers if too many are mapped.
     """
 
     async def translated(*args: Any) -> Any:
@@ -59,6 +60,7 @@ def guarded(handler: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[A
     @functools.wraps(handler)
     async def guarded(operations: NameOperations, *args: Any) -> Any:
         operations.requests.requests += 1
+        mapped.trim()
         try:
             return await translated(operations, *args)
         except pyfuse3.FUSEError:

@@ -28,6 +28,7 @@ import logging
 import math
 import os
 import time
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -143,7 +144,7 @@ class _Waiter:
             self.stored.note(error)
             self._fail(error)
         except Exception:
-            log.exception("%s: waiting for %s failed", self.stored.channel.path, self.stored.buffer.path)
+            log.exception("%s: waiting for %s failed", self.stored.channel.path, self.stored.path)
             self._fail(OSError(errno.EIO, os.strerror(errno.EIO)))
         took_s = time.thread_time() - begun_s
         if took_s > QUICK_S:
@@ -240,9 +241,12 @@ class _Group:
             pauses_ms += [math.ceil(1000 * rest_s) for rest_s in rests_s]
             buffers: list[Any] = [waiter.stored.buffer for waiter in awake]
             seqs = [waiter.seq for waiter in awake]
-            await trio.to_thread.run_sync(
-                self.memory.wait_any, buffers, seqs, self._word, value, min(pauses_ms), limiter=self._limiter
-            )
+            with ExitStack() as stack:
+                for waiter in awake:
+                    stack.enter_context(waiter.stored.held())
+                await trio.to_thread.run_sync(
+                    self.memory.wait_any, buffers, seqs, self._word, value, min(pauses_ms), limiter=self._limiter
+                )
 
     async def _check(self) -> list[_Waiter]:
         """Check the buffers that do not rest; return the waiters of all buffers that somebody still waits for."""

@@ -272,7 +272,8 @@ class TraceProcess:
         channel = self.channel
         buffers = channel.buffers if channel is not None else ()
         if cpu < len(buffers):
-            return native.Buffer.of_descriptor(buffers[cpu].descriptor)
+            memory: native.Buffer = buffers[cpu].map_again()
+            return memory
         return native.Buffer(os.path.join(self.directory, f"cpu/mem{cpu}"))
 
 

@@ -315,7 +315,7 @@ class Traces:
         if channel is None or not channel.kind.takes_log:
             self._control.set_log(0)
         else:
-            self._control.set_log(os.fstat(channel.buffers[0].descriptor).st_ino & 0x7FFFFFFF or 1)
+            self._control.set_log(channel.buffers[0].inode & 0x7FFFFFFF or 1)
 
     def tidy(self) -> Callable[[], None]:
         """Write the findings of the last job to error_log; return the next job, which flushes and removes buffers."""

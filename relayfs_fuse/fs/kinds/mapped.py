@@ -1,0 +1,71 @@
+"""Which buffers of channels the server has mapped: those in use, and a few that were in use a short while ago.
+
+There can be many thousands of channels, and a mapped buffer takes a descriptor and a mapping, of which a process has a
+limited number. So a buffer is mapped when it is first used (Stored.buffer) and unmapped when it was not used for a
+while: by rest(), which a task calls again and again, or by trim(), before a request, if too many are mapped. Buffers
+that programs have open stay mapped (Stored.n_users). So do immutable files: to open one for writing, its protection
+would have to be lifted for a moment (fs/protection.py).
+
+Buffers are unmapped by the server's thread, between two requests. Other threads must not use Stored.buffer, but make a
+mapping of their own (Stored.map_again()).
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from relayfs_fuse.fs.kinds.base import Stored
+
+# How many buffers that nobody has open may be mapped.
+MAPPED_MAX = 2048
+# The pause between two calls of rest(), in seconds: so long a buffer stays mapped after its last use, at least.
+REST_S = 2.0
+
+
+class _Mapped:
+    """The buffers that are mapped and can be unmapped, the one mapped first in front.
+
+    lock: is held while a buffer is mapped, unmapped, or mapped again
+    """
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self._stored: dict[int, weakref.ref[Stored[Any]]] = {}
+
+    def add(self, stored: Stored[Any]) -> None:
+        """Note that a buffer is mapped."""
+        self._stored[id(stored)] = weakref.ref(stored)
+
+    def forget(self, stored: Stored[Any]) -> None:
+        """Note that a buffer does not exist any more."""
+        self._stored.pop(id(stored), None)
+
+    def rest(self) -> None:
+        """Unmap the buffers that nobody has used since the last call."""
+        for stored in self._all():
+            if stored.was_used:
+                stored.was_used = False
+            else:
+                self._unmap(stored)
+
+    def trim(self) -> None:
+        """If more than MAPPED_MAX buffers are mapped, unmap those that were mapped first, down to half as many."""
+        if len(self._stored) <= MAPPED_MAX:
+            return
+        for stored in self._all()[: -MAPPED_MAX // 2]:
+            self._unmap(stored)
+
+    def _all(self) -> list[Stored[Any]]:
+        return [stored for reference in list(self._stored.values()) if (stored := reference()) is not None]
+
+    def _unmap(self, stored: Stored[Any]) -> None:
+        with self.lock:
+            if not stored.n_users:
+                stored.unmap()
+                self.forget(stored)
+
+
+mapped = _Mapped()
