@@ -274,8 +274,10 @@ class ControlFile(TextFile):
 
     has_views = True
 
-    def __init__(self, name: str, text: Callable[[], bytes], mode: int) -> None:
-        super().__init__(name, text)
+    def __init__(
+        self, name: str, text: Callable[[], bytes], mode: int, length: Callable[[], int] | None = None
+    ) -> None:
+        super().__init__(name, text, length)
         self.mode = mode
 
     def truncate(self, size: int) -> None:

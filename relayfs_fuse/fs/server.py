@@ -19,6 +19,7 @@ from relayfs_fuse import native
 from relayfs_fuse.errors import CommandError, StoreError
 from relayfs_fuse.fs import mounts
 from relayfs_fuse.fs.commands.channel import Commands
+from relayfs_fuse.fs.control_text import ControlText
 from relayfs_fuse.fs.counter_files import CounterDirectory
 from relayfs_fuse.fs.counters import Counters
 from relayfs_fuse.fs.errorlog import ErrorLog
@@ -51,9 +52,6 @@ TASKS_MAX = 1_000_000
 # On each of these signals a server unmounts and ends.
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
-# The first line of control. It is a comment, so that the contents can be written back as commands.
-_CONTROL_HEAD = "# Commands are written here, one a line: see relayfs(5). error_log says why one was refused."
-
 
 class Server:
     """A server: call mount(), then run(). StoreError: the store cannot be used, or has another server.
@@ -74,7 +72,8 @@ class Server:
         self._device: int | None = None
         self._place = settings.mountpoint
         self._has_signal = False
-        self._tree.attach(self._tree.root, ControlFile("control", self._channels_text, settings.control_mode))
+        control = ControlText(self._tree, lambda: self._traces.lines() if self._traces is not None else [])
+        self._tree.attach(self._tree.root, ControlFile("control", control.text, settings.control_mode, control.length))
         self._tree.attach(self._tree.root, ErrorLogFile("error_log", self._errors))
 
     def mount(self) -> None:
@@ -273,15 +272,6 @@ class Server:
     def _report(self, path: str, message: str) -> None:
         log.warning("%s", message)
         self._errors.notice(f"mount {path}", message, len("mount "))
-
-    def _channels_text(self) -> bytes:
-        channels = [self._tree.channels[path] for path in sorted(self._tree.channels)]
-        lines = [_CONTROL_HEAD, *(channel.create_line() for channel in channels)]
-        lines += self._traces.lines() if self._traces is not None else []
-        damaged: list[StoredChannel | DamagedChannel] = [*self._tree.damaged.values()]
-        damaged += [channel for channel in channels if channel.damage]
-        lines += [f"# {channel.path} is damaged: {channel.damage}" for channel in damaged]
-        return os.fsencode("".join(f"{line}\n" for line in lines))
 
 
 def _cause(error: Exception) -> Exception:

@@ -26,7 +26,7 @@ from relayfs_fuse.fs.kinds import stats
 from relayfs_fuse.fs.nodes import Directory, Node, StatsDirectory, TextFile, TraceDirectory
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from relayfs_fuse.fs.kinds.base import Stored
     from relayfs_fuse.fs.kinds.channel import StoredChannel
@@ -41,9 +41,13 @@ class Tree:
     root: the root directory
     stats_root: .channels
     channels, damaged: the channels that are shown, by path
+    touched: is called with the inode number of a directory whose attributes have changed
+    watchers: are called with the path of each channel that was added or removed, or has a new owner, mode or damage
     """
 
     def __init__(self) -> None:
+        self.touched: Callable[[int], object] = abs
+        self.watchers: list[Callable[[str], None]] = []
         self._inodes: dict[int, Node] = {}
         self._next_inode = ROOT_INODE
         self.root = Directory("", store_path="")
@@ -185,6 +189,8 @@ class Tree:
     def add_channel(self, channel: StoredChannel) -> None:
         """Add the files of a channel; the directory above must exist."""
         self.channels[channel.path] = channel
+        channel.changed = self._tell
+        self._tell(channel.path)
         for stored in channel.buffers:
             parent, _, name = channel.relay_path(stored.index).rpartition("/")
             self.attach(self._directory(parent), RelayFile(name, stored))
@@ -194,6 +200,7 @@ class Tree:
     def add_damaged(self, channel: DamagedChannel) -> None:
         """Add the files of a damaged channel."""
         self.damaged[channel.path] = channel
+        self._tell(channel.path)
         for path, mem_name in channel.relay_paths.items():
             parent, _, name = path.rpartition("/")
             self.attach(self._directory(parent), DamagedFile(name, channel, mem_name))
@@ -206,6 +213,7 @@ class Tree:
         """Remove the files of a channel."""
         self.channels.pop(channel.path, None)
         self.damaged.pop(channel.path, None)
+        self._tell(channel.path)
         for node in map(self.find, (*channel.relay_paths, f".channels/{channel.path}")):
             if node is not None:
                 self.detach(node)
@@ -247,6 +255,10 @@ class Tree:
                 return
             self.detach(node)
             path = path.rpartition("/")[0]
+
+    def _tell(self, path: str) -> None:
+        for watcher in self.watchers:
+            watcher(path)
 
     def _number(self, node: Node) -> None:
         node.inode = self._next_inode

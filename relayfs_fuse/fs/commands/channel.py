@@ -146,7 +146,7 @@ class Commands:
             buffers = [buffers[command.cpu]]
         for_each(buffers, lambda memory: kind.acts[command.verb](memory, command))
         if command.verb == "reset":
-            channel.damage = ""
+            channel.forget_damage()
 
     def _remove(self, command: control.Command, channel: StoredChannel | DamagedChannel) -> Work:
         def take_away() -> None:

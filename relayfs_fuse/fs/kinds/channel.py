@@ -17,7 +17,7 @@ from relayfs_fuse.fs.kinds.relay import RELAY
 from relayfs_fuse.fs.kinds.ring import RING
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from relayfs_fuse.fs.kinds.base import Kind, Stored
     from relayfs_fuse.native.library import Fields
@@ -60,6 +60,7 @@ class StoredChannel:
     stats: the statistics of the first buffer as they were when it was mapped, for the fields that do not change
     buffers: its buffers; empty after the channel was removed
     removed: whether a command has removed it
+    changed: is called with its path when its owner, mode or damage has changed; in any thread
     """
 
     def __init__(self, path: str, directory: str) -> None:
@@ -68,8 +69,8 @@ class StoredChannel:
         self.removed = False
         self.maker = 0
         self.damage = ""
-        # The last result of create_line(), and the mode and owner it was made for. It is kept because each stat(2) of
-        # `control` needs the lines of all channels, and there can be thousands.
+        self.changed: Callable[[str], object] = len
+        # The last result of create_line(), and the mode and owner it was made for.
         self._created: tuple[dict[str, int], str] | None = None
         self.buffers: Sequence[Stored[Any]] = []
         self.kind, mapped = map_files(directory)
@@ -108,6 +109,12 @@ class StoredChannel:
         if not self.damage:
             log.warning("%s is damaged: %s; `remove %s` removes it", self.path, damage, self.path)
             self.damage = damage
+            self.changed(self.path)
+
+    def forget_damage(self) -> None:
+        """Mark it as not damaged, because its memory was reset."""
+        self.damage = ""
+        self.changed(self.path)
 
     def state(self) -> str:
         """Check all buffers; return the text of .channels/PATH/state."""
@@ -139,6 +146,7 @@ class StoredChannel:
         """Set mode, owner and group of all mem files."""
         for stored in self.buffers:
             native.file_change_owner(stored.descriptor, mode, uid, gid)
+        self.changed(self.path)
 
 
 def mem_names(directory: str) -> list[str]:
