@@ -10,7 +10,8 @@ The commands, one a line:
     del NUMBER
     adjust NUMBER DELTA
 
-The counters of group `relayfs` are statistics, which the server sets every STATISTICS_S:
+The counters of group `relayfs` are statistics, which the server sets every STATISTICS_S, and at each open(2) of
+`counters`. Of channels that nobody has written or read since, it looks at IDLE_MAX each time:
 
     relayfs/server/NAME             requests, errors
     relayfs/channels/PATH/NAME      a statistic of the channel's buffers, each on its CPU
@@ -23,6 +24,7 @@ import logging
 import os
 import re
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from relayfs_fuse import native
@@ -30,7 +32,7 @@ from relayfs_fuse.errors import CommandError
 from relayfs_fuse.native.tables import LEVEL, PERMS, STATISTICS, Statistic
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from relayfs_fuse.fs.kinds.channel import StoredChannel
 
@@ -141,6 +143,8 @@ PAGE_BYTES = 4096
 STATISTICS_SHARE = 2
 # The number of channels whose statistics are added, and removed, at a time. Each takes up to a millisecond.
 CHANGES_MAX = 32
+# The number of channels whose statistics had not changed last time that are looked at in each round.
+IDLE_MAX = 128
 # RELAY_PERF_USER_DOMAINS in native/src/counters/format.h.
 USER_DOMAINS = 4
 _REASONS = {
@@ -179,6 +183,13 @@ class Counters:
         # _without: channels whose statistics found no room. _is_full: none was removed since, so trying again would
         # fail.
         self._without: set[str] = set()
+        # Channels that no statistics were added for yet.
+        self._untried: set[str] = set()
+        # By channel and buffer, the statistics that were set last; the channels whose statistics had changed then; and
+        # where showing() goes on with the others.
+        self._seen: dict[str, dict[int, bytes]] = {}
+        self._busy: set[str] = set()
+        self._idle_at = 0
         self._is_full = False
         # Before any program can add a name to group `relayfs`, which belongs to the owner of its first name.
         self._add_statistics("", SERVER_SPECS)
@@ -296,43 +307,72 @@ class Counters:
 
     # ---------------------------------------------------------------- statistics
 
-    def show(self, channels: Iterable[StoredChannel]) -> None:
-        """Set the statistics of the server and of all channels; OSError."""
-        for _ in self.showing(channels):
+    def note(self, path: str, is_there: bool) -> None:
+        """Note that a channel was added or changed or, if it is not there any more, removed."""
+        if path not in self._instances:
+            (self._untried.add if is_there else self._untried.discard)(path)
+            if not is_there:
+                self._without.discard(path)
+
+    def show(self, channels: Mapping[str, StoredChannel]) -> None:
+        """Set the statistics of the server and of all channels, by path; OSError."""
+        for _ in self._showing(channels, self._instances):
             pass
 
-    def showing(self, channels: Iterable[StoredChannel]) -> Iterator[None]:
-        """Do what show() does, and yield after each channel, so that requests can be served in between."""
-        present = {channel.path: channel for channel in channels if not channel.removed}
-        self._compare(present)
+    def showing(self, channels: Mapping[str, StoredChannel]) -> Iterator[None]:
+        """Set the statistics of the server, of channels that are written or read, and of IDLE_MAX others.
+
+        Yields after each channel, so that requests can be served in between. OSError.
+        """
+        paths = list(self._instances)
+        begin = self._idle_at % len(paths)
+        self._idle_at = begin + IDLE_MAX
+        yield from self._showing(channels, self._busy.union((paths + paths)[begin : begin + IDLE_MAX]))
+
+    def _showing(self, channels: Mapping[str, StoredChannel], paths: Iterable[str]) -> Iterator[None]:
+        self._compare(channels)
         for name, value in vars(self.requests).items():
             self._set("", name, self._handle.n_blocks - 1, value)
-        for path in self._instances.keys() & present.keys():
-            if path in self._instances and not present[path].removed:
-                self._show_channel(present[path])
+        for path in list(paths):
+            channel = channels.get(path)
+            if channel is not None and path in self._instances and not channel.removed:
+                has_changed = self._show_channel(channel)
+                (self._busy.add if has_changed else self._busy.discard)(path)
             yield
 
-    def _compare(self, present: dict[str, StoredChannel]) -> None:
+    def _compare(self, channels: Mapping[str, StoredChannel]) -> None:
         """Add statistics of new channels and remove those of removed channels, at most CHANGES_MAX each."""
-        for path in list(self._instances.keys() - present.keys() - {""})[:CHANGES_MAX]:
+        for path in [path for path in self._instances if path and path not in channels][:CHANGES_MAX]:
             self._forget(path)
             self._is_full = False
-        self._without &= present.keys()
-        wanted = present.keys() - self._instances.keys() - (self._without if self._is_full else set())
-        for path in list(wanted)[:CHANGES_MAX]:
-            self._add_statistics(path, SPECS[present[path].kind.name])
+        if not self._is_full:
+            self._untried |= self._without
+        for path in list(islice(self._untried, CHANGES_MAX)):
+            self._untried.discard(path)
+            channel = channels.get(path)
+            if channel is not None and path not in self._instances:
+                self._add_statistics(path, SPECS[channel.kind.name])
 
-    def _show_channel(self, channel: StoredChannel) -> None:
+    def _show_channel(self, channel: StoredChannel) -> bool:
+        """Set the statistics of a channel's buffers, and return whether they have changed."""
+        has_changed = False
         for stored in channel.buffers:
+            stored.is_watched = True
             try:
                 now = stored.stats()
+                before, seen = self._seen.setdefault(channel.path, {}), now.to_bytes()
+                if before.get(stored.index) == seen:
+                    continue
+                has_changed = True
                 for statistic in STATISTICS[channel.kind.name]:
                     if statistic.unit:
                         self._set(channel.path, statistic.name, stored.index, getattr(now, statistic.field))
+                before[stored.index] = seen
             except OSError as error:
                 stored.note(error)  # the counters keep their values
             except OverflowError:
                 channel.note_damage(f"mem{stored.index}: a statistic has more than 63 bits")
+        return has_changed
 
     def _known_instances(self) -> dict[str, dict[str, int]]:
         """Return the numbers of the statistics that the server before has added, by the channel's path and by name."""
@@ -369,6 +409,8 @@ class Counters:
 
     def _forget(self, path: str) -> None:
         """Remove the statistics of a channel."""
+        self._busy.discard(path)
+        self._seen.pop(path, None)
         for instance in self._instances.pop(path, {}).values():
             self._handle.free(instance)
 

@@ -1,8 +1,8 @@
 """Accounting for the store's memory: how much each user holds, and how much more he may have.
 
 Each file of the store is charged to its owner, by inode number. Commands add and remove charges when they make and
-remove channels. Programs of the store's own user can make files without a command. So the store is surveyed from time
-to time, and the files that the survey finds replace the charges (`begin_survey`, `end_survey`).
+remove channels. Programs can make other files without a command, such as those of traces. So the store is surveyed from
+time to time, and the files that the survey finds replace the charges (`begin_survey`, `end_survey`).
 
 A removed channel keeps its memory while a program has it open or mapped. Its files have no names then, so a survey
 cannot find them. They stay charged until the server closes them (`unname`, `release`).
@@ -88,13 +88,16 @@ class Ledger:
         self._charges: dict[int, Charge] = {}
         self._unnamed: set[int] = set()
         self._directories: dict[str, int] = {}
-        self._changed: dict[int, Charge | None] = {}
+        # The files other than channels'; and, since the last survey began, the files whose charges have changed, and
+        # the directories that were made.
+        self._others: set[int] = set()
+        self._changed: set[int] = set()
         self._made: set[str] = set()
         self._claimed: list[Charge] = []
         # Sums of the charges, so that the time of a check does not depend on the number of files.
         self._all_bytes = 0
         self._bytes: Counter[int] = Counter()
-        self._files: Counter[int] = Counter()
+        self._files: Counter[int] = Counter()  # of channels, and implicit directories
 
     # ---------------------------------------------------------------- charges
 
@@ -121,13 +124,15 @@ class Ledger:
         """Charge an implicit directory to a user."""
         if uid not in self._privileged:
             with self._lock:
+                self._drop_directory(path)
                 self._directories[path] = uid
+                self._files[uid] += 1
                 self._made.add(path)
 
     def remove_directory(self, path: str) -> None:
         """Remove the charge of a directory."""
         with self._lock:
-            self._directories.pop(path, None)
+            self._drop_directory(path)
 
     def begin_survey(self) -> None:
         """Begin a survey; there must be only one at a time."""
@@ -136,29 +141,38 @@ class Ledger:
             self._made.clear()
 
     def end_survey(self, found: Mapping[int, Charge], directories: set[str]) -> None:
-        """Replace the charges by those found in a survey, except for those that have changed since it began.
+        """Replace the charges of files by those found in a survey; channels' files may be missing there.
+
+        Charges that have changed since it began, and those of files that have lost their names, stay.
 
         directories: the paths of all directories that were found
         """
         with self._lock:
-            known = self._charges
-            charges = {inode: known[inode] for inode in self._unnamed}
+            fixed = self._changed | self._unnamed
+            for inode in self._others - found.keys() - fixed:
+                self._set(inode, None)
             for inode, charge in found.items():
-                counts = inode in known and known[inode].counts
-                charges.setdefault(inode, charge._replace(counts=counts))
-            for inode, changed in self._changed.items():
-                if changed is None:
-                    charges.pop(inode, None)
-                else:
-                    charges[inode] = changed
-            there = directories | self._made
-            self._directories = {path: uid for path, uid in self._directories.items() if path in there}
-            self._charges = charges
-            self._sum_up()
+                if inode not in fixed:
+                    known = self._charges.get(inode)
+                    self._set(inode, charge._replace(counts=known is not None and known.counts))
+            for path in self._directories.keys() - directories - self._made:
+                self._drop_directory(path)
+
+    def recharge(self, charges: Mapping[int, Charge]) -> None:
+        """Set the charges of files that are charged already."""
+        with self._lock:
+            for inode, charge in charges.items():
+                if inode in self._charges:
+                    self._put(inode, charge)
 
     def _put(self, inode: int, charge: Charge | None) -> None:
-        self._changed[inode] = charge
+        """Change a charge while a survey may be under way."""
+        self._changed.add(inode)
+        self._set(inode, charge)
+
+    def _set(self, inode: int, charge: Charge | None) -> None:
         before = self._charges.pop(inode, None)
+        self._others.discard(inode)
         if before is not None:
             self._bytes[before.uid] -= before.n_bytes
             self._all_bytes -= before.n_bytes
@@ -168,13 +182,13 @@ class Ledger:
             self._bytes[charge.uid] += charge.n_bytes
             self._all_bytes += charge.n_bytes
             self._files[charge.uid] += charge.counts
+            if not charge.counts:
+                self._others.add(inode)
 
-    def _sum_up(self) -> None:
-        self._bytes, self._files = Counter(), Counter()
-        for charge in self._charges.values():
-            self._bytes[charge.uid] += charge.n_bytes
-            self._files[charge.uid] += charge.counts
-        self._all_bytes = self._bytes.total()
+    def _drop_directory(self, path: str) -> None:
+        uid = self._directories.pop(path, None)
+        if uid is not None:
+            self._files[uid] -= 1
 
     # ---------------------------------------------------------------- limits
 
@@ -193,9 +207,8 @@ class Ledger:
         if uid in self._privileged:
             return
         with self._lock:
-            held = self._files + Counter(self._directories.values())
-        has = held[uid]
-        all_have = sum(n for user, n in held.items() if user not in self._privileged)
+            has = self._files[uid]
+            all_have = sum(n for user, n in self._files.items() if user not in self._privileged)
         if has + need > self.user_files:
             raise CommandError(
                 errno.ENOSPC,

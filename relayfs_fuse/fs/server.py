@@ -64,6 +64,7 @@ class Server:
         self._store = Store(settings.store, settings.mountpoint, settings.limits, settings.trusted)
         self._errors = ErrorLog()
         self._tree = Tree()
+        self._store.channels = self._tree.channels
         self._waiting = Waiting()
         self._streams = Streams(self._waiting)
         self._merging = Merging()
@@ -199,7 +200,7 @@ class Server:
 
         def show() -> None:
             counters.mirror()
-            counters.show(self._tree.channels.values())
+            counters.show(self._tree.channels)
 
         refresh = Throttled(show)
 

@@ -47,6 +47,7 @@ from relayfs_fuse.fs.ledger import Charge, Ledger, Limits, memory_available
 from relayfs_fuse.fs.own_path import stranger_above
 from relayfs_fuse.fs.protection import Protection, delete
 from relayfs_fuse.fs.store_lock import LOCK_NAME, StoreLock
+from relayfs_fuse.fs.survey import Survey
 from relayfs_fuse.native.tables import PERMS
 
 if TYPE_CHECKING:
@@ -56,6 +57,8 @@ log = logging.getLogger(__name__)
 
 # make_room() does not make a survey if the last one was made less than so long ago.
 FRESH_S = 0.5
+# How many channels' files a survey looks at: a command makes them, and they hardly ever change.
+RECHARGED_MAX = 128
 # How long make_room() waits for memory that is being unmapped.
 FREEING_S = 2.0
 ROOT_NAME = ".root"
@@ -85,6 +88,7 @@ class Store:
     trusted: whether other users may open its files, as far as the files' modes allow it
     ledger: who holds how much of its memory
     protection: makes files immutable
+    channels: the channels that the mount shows, by path; the server sets it
     began_ns: when the server began to serve it
     """
 
@@ -94,6 +98,9 @@ class Store:
         self.ledger = Ledger(limits, self.directory)
         self.protection = Protection(is_wanted=not trusted)
         self.began_ns = time.time_ns()
+        self.channels: Mapping[str, StoredChannel] = {}
+        self._survey = Survey(self.directory, {COUNTERS_NAME})
+        self._recharged: list[str] = []
         self._surveying = threading.Lock()
         self._surveyed_at = -math.inf
         self.lock = StoreLock(self.directory, mountpoint)
@@ -150,7 +157,7 @@ class Store:
             self.survey()
 
     def survey(self) -> None:
-        """Replace the ledger's charges by the files that are there; blocks.
+        """Replace the ledger's charges by the files that are there; of channels, those of RECHARGED_MAX; blocks.
 
         The store's own files, which have fixed sizes, are not charged to anybody.
         """
@@ -158,14 +165,22 @@ class Store:
             self.ledger.begin_survey()
             found: dict[int, Charge] = {}
             directories: set[str] = set()
-            for directory, names, files in os.walk(self.directory):
-                is_top = directory == self.directory
-                names[:] = [name for name in names if not name.startswith(".") or (is_top and name == COUNTERS_NAME)]
-                directories.add(os.path.relpath(directory, self.directory))
-                if not is_top:
-                    found.update(_charges_in(directory, files, directory == self.locate(COUNTERS_NAME)))
+            for path, files in self._survey.walk(self.channels):
+                directories.add(path)
+                if path:
+                    found.update(_charges_in(self.locate(path), files, path == COUNTERS_NAME))
             self.ledger.end_survey(found, directories)
+            self._recharge()
             self._surveyed_at = time.monotonic()
+
+    def _recharge(self) -> None:
+        """Charge the files of a few channels again, of others each time."""
+        self._recharged = self._recharged or list(self.channels)
+        for path in self._recharged[-RECHARGED_MAX:]:
+            channel = self.channels.get(path)
+            if channel is not None:
+                self.ledger.recharge(_charges_of(channel))
+        del self._recharged[-RECHARGED_MAX:]
 
     def charge(self, directory: str) -> None:
         """Charge the files below a directory that was just made to their owners."""

@@ -91,15 +91,20 @@ class Flushing:
         self._traces = traces
         self._turns = Turns()
         self._limiter = trio.CapacityLimiter(FLUSHES_MAX)
+        # The channels that have a flush_interval, by path.
+        self._flushed: dict[str, StoredChannel] = {}
         self._due: dict[str, float] = {}
         self._busy: set[str] = set()
+        for path in tree.channels:
+            self._note(path)
+        tree.watchers.append(self._note)
 
     async def run(self) -> None:
         """Flush each channel at its interval, until cancelled."""
         async with trio.open_nursery() as nursery:
             while True:
                 now = time.monotonic()
-                channels = [channel for channel in self._channels() if channel.flush_interval_ms]
+                channels = self._channels()
                 self._due = {path: due for path, due in self._due.items() if due > now or path in self._busy} | {
                     channel.path: self._due.get(channel.path, now + _interval(channel)) for channel in channels
                 }
@@ -110,8 +115,17 @@ class Flushing:
                         nursery.start_soon(self._flush, channel, channel.uid)
                 await trio.sleep(min([*(max(0.0, end - now) for end in self._due.values()), 1.0]))
 
+    def _note(self, path: str) -> None:
+        """Note a channel that was added or removed."""
+        channel = self._tree.channels.get(path)
+        if channel is not None and channel.flush_interval_ms:
+            self._flushed[path] = channel
+        else:
+            self._flushed.pop(path, None)
+
     def _channels(self) -> list[StoredChannel]:
-        return [*self._tree.channels.values(), *(self._traces.being_read() if self._traces else ())]
+        being_read = self._traces.being_read() if self._traces else ()
+        return [*self._flushed.values(), *(channel for channel in being_read if channel.flush_interval_ms)]
 
     async def before_open(self, channel: StoredChannel) -> None:
         """Flush a traced process's buffers that a reader opens, if they are due; wait for that for at most OPEN_S."""
@@ -174,6 +188,9 @@ class Counting:
         self._counters = counters
         self._tree = tree
         self._damaged = damaged
+        for path in tree.channels:
+            counters.note(path, is_there=True)
+        tree.watchers.append(lambda path: counters.note(path, is_there=path in tree.channels))
         self._has_reported = False
 
     async def run(self) -> None:
@@ -191,7 +208,7 @@ class Counting:
             await trio.sleep(MIRROR_S)
 
     async def _show(self) -> None:
-        showing = self._counters.showing(list(self._tree.channels.values()))
+        showing = self._counters.showing(self._tree.channels)
         try:
             for n, _ in enumerate(showing):
                 if n % PIECE == PIECE - 1:

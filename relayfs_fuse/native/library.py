@@ -127,6 +127,10 @@ class Fields:
         """Return a field."""
         return int(getattr(self._raw, name))
 
+    def to_bytes(self) -> bytes:
+        """Return the struct, to compare it with others."""
+        return bytes(ffi.buffer(self._raw))
+
 
 class Handle:
     """Owner of a pointer of the library, until close()."""
