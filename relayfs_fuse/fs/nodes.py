@@ -114,6 +114,7 @@ class Directory(Node):
     store_path: the path of this directory in the store; None: it is not in the store, or users may not make
         directories in it
     mode: permission bits if store_path is None
+    is_tentative: whether it was made for a channel that is still being made, and goes if that fails
     """
 
     mode = 0o555
@@ -121,6 +122,7 @@ class Directory(Node):
     def __init__(self, name: str = "", store_path: str | None = None) -> None:
         super().__init__(name)
         self.store_path = store_path
+        self.is_tentative = False
         self._children: dict[str, Node] = {}
         # Kept up to date for st_nlink, which the kernel asks for at each lookup of a path through the directory.
         self._n_inside = 0
@@ -134,6 +136,11 @@ class Directory(Node):
     def n_directories(self) -> int:
         """How many directories are in it."""
         return self._n_inside
+
+    @property
+    def is_removed_by_name(self) -> bool:
+        """Whether it is removed by rmdir(2) in the mount only, also by the server, so that the kernel knows of it."""
+        return self.store_path is not None and not self.is_tentative
 
     def put(self, node: Node) -> None:
         """Add a node, in place of one with the same name."""

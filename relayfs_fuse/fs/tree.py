@@ -78,6 +78,7 @@ class Tree:
         parent.put(node)
         node.parent = parent
         self._number(node)
+        self._touch(parent, node)
 
     def attach_unlisted(self, parent: Directory, node: Node) -> None:
         """Give a node an inode number and a parent, but do not list it there; it goes when the kernel forgets it."""
@@ -88,8 +89,22 @@ class Tree:
     def detach(self, node: Node) -> None:
         """Remove a node, with all that is in it, from its directory."""
         directory, _, name = node.path.rpartition("/")
+        parent = node.parent
         if self._take_out(node):
             self.note_outdated(directory, name)
+        if parent is not None:
+            self._touch(parent, node)
+
+    def _touch(self, parent: Directory, node: Node) -> None:
+        """Say that a directory has changed, in which a node was added or removed."""
+        if parent.store_path is not None or isinstance(node, Directory):
+            self.touched(parent.inode)
+
+    def touch_above(self, path: str) -> None:
+        """Say that the directory above a path in the store has changed, and the store's own, where removed ones are."""
+        for directory in (self.root, self.find(path.rpartition("/")[0])):
+            if directory is not None:
+                self.touched(directory.inode)
 
     def _take_out(self, node: Node) -> bool:
         """Remove a node; return whether the kernel remembers it or a node in it."""

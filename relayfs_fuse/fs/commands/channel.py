@@ -165,6 +165,7 @@ class Commands:
         self._tree.remove_channel(channel)
         self._note_log(channel.path)
         yield lambda: self._store.remove(channel)
+        self._tree.touch_above(channel.path)
 
     def _create(self, command: control.Command, opener: Opener) -> Work:
         try:
@@ -206,7 +207,7 @@ class Commands:
         try:
             for path in self._tree.missing_directories(command.path):
                 self._store.make_implicit(path, opener.uid)
-                self._tree.add_directory(path)
+                self._tree.add_directory(path).is_tentative = True
                 made.append(path)
             channel = yield job
         except OSError as error:
@@ -215,6 +216,10 @@ class Commands:
                 self._store.remove_directory(path)
             path = os.path.join(self._store.directory, command.path)
             raise command.refuse(error.errno or errno.EIO, _explain(path, error)) from error
+        for path in made:
+            directory = self._tree.find(path)
+            assert isinstance(directory, Directory)
+            directory.is_tentative = False
         channel.maker = opener.pid
         self._tree.add_channel(channel)
         self._note_log(channel.path)

@@ -9,6 +9,8 @@ import errno
 import functools
 import logging
 import os
+import stat
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -35,6 +37,10 @@ if TYPE_CHECKING:
     from relayfs_fuse.fs.tree import Tree
 
 log = logging.getLogger(__name__)
+
+# How long the kernel may use what it knows of a directory. Each path through the mount needs that of all directories in
+# it. The server tells the kernel when it changes a directory; only the store's owner can do so without the server.
+DIRECTORY_S = 1.0
 
 
 def guarded(handler: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
@@ -98,6 +104,7 @@ class NameOperations(pyfuse3.Operations):
         self._implicit = ImplicitDirectories(store, tree, announcements, self._naming)
         self.requests = Requests()
         self.begun = trio.Event()
+        tree.touched = self._forget_attributes
 
     def init(self) -> None:
         """Note that FUSE_INIT is being answered; tasks that wait for `begun` run only after the answer is sent."""
@@ -130,7 +137,10 @@ class NameOperations(pyfuse3.Operations):
         return handle
 
     async def readdir(self, fh: int, start_id: int, token: pyfuse3.ReaddirToken) -> None:
-        """List a directory from entry `start_id` on, as far as the reply has room."""
+        """List a directory from entry `start_id` on, as far as the reply has room.
+
+        Of what is not a directory only the name is given (native/fuse/direntries.c).
+        """
         uid = tap.request().uid
         listing = self._listings[fh]
         for index in range(max(0, start_id), len(listing)):
@@ -138,9 +148,11 @@ class NameOperations(pyfuse3.Operations):
             if listed.removed:
                 continue
             node = self._tree.view(listed, uid)
-            if not pyfuse3.readdir_reply(token, os.fsencode(name), self._entry(node), index + 1):
+            is_directory = isinstance(node, Directory)
+            entry = self._entry(node) if is_directory else _name_of(node)
+            if not pyfuse3.readdir_reply(token, os.fsencode(name), entry, index + 1):
                 return
-            node.lookups += 1
+            node.lookups += is_directory
 
     async def releasedir(self, fh: int) -> None:
         """Close a directory."""
@@ -282,7 +294,17 @@ class NameOperations(pyfuse3.Operations):
         return node
 
     def _entry(self, node: Node) -> pyfuse3.EntryAttributes:
-        return _entry_of(node.attributes(self._store, tap.request().pid))
+        entry = _entry_of(node.attributes(self._store, tap.request().pid))
+        if isinstance(node, Directory):
+            entry.attr_timeout = DIRECTORY_S
+            entry.entry_timeout = DIRECTORY_S if node.is_removed_by_name else 0
+        return entry
+
+    def _forget_attributes(self, inode: int) -> None:
+        """Have the kernel ask for the attributes of a directory that has changed, if it knows them."""
+        if self.begun.is_set():
+            with suppress(OSError):
+                pyfuse3.invalidate_inode(inode, attr_only=True)
 
     def _new_handle(self) -> int:
         handle, self._next_handle = self._next_handle, self._next_handle + 1
@@ -303,4 +325,12 @@ def _entry_of(attributes: Attributes) -> pyfuse3.EntryAttributes:
     entry.st_ctime_ns = attributes.ctime_ns
     # 0: the kernel must ask every time, because everything can change without its knowledge.
     entry.attr_timeout = entry.entry_timeout = 0
+    return entry
+
+
+def _name_of(node: Node) -> pyfuse3.EntryAttributes:
+    """Return what a listing says of a file: its inode number and type."""
+    entry = pyfuse3.EntryAttributes()
+    entry.st_ino = node.inode
+    entry.st_mode = stat.S_IFREG
     return entry
