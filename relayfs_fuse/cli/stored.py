@@ -85,4 +85,4 @@ def _act(store: str, parsed: Command) -> None:
     kind = channel.kind
     if why := kind.refused.get(parsed.verb):
         raise parsed.refuse(errno.EOPNOTSUPP, f"{parsed.path} is a {kind.name}: {why}")
-    for_each(kind.memory.of_descriptor, channel.buffers, lambda memory: kind.acts[parsed.verb](memory, parsed))
+    for_each(channel.buffers, lambda memory: kind.acts[parsed.verb](memory, parsed))
