@@ -121,10 +121,9 @@ class RingSource(Source):
         """Do nothing."""
 
     def pass_on(self, out: Lines) -> bool:
-        """Write the next records, and consume them; in overwrite mode consume them first, as producers may do it."""
-        copy = self._rings.read_framed if self._rings.overwrite else self._rings.next_framed
+        """Write the next records, and consume them; in overwrite mode they are consumed before."""
         try:
-            records = copy(self._index, self._size)
+            records = self._rings.next_framed(self._index, self._size)
         except OSError as error:
             if error.errno != errno.EMSGSIZE:
                 raise

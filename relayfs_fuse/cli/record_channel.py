@@ -1,4 +1,4 @@
-"""relayctl record, of a channel: its records go to files, one for each buffer, by the library's relay_app."""
+"""relayctl record, of a channel: its records go to files, one for each buffer or ring."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from relayfs_fuse.errors import RelayError
 from relayfs_fuse.native.app import App
 from relayfs_fuse.record.recording import Summary
 from relayfs_fuse.record.report import Progress, size
+from relayfs_fuse.record.rings import RingsApp
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -40,30 +41,37 @@ def record_channel(  # noqa: PLR0913  # an option each
     """Record until the channel is removed, a signal comes or the time has passed; say what was lost."""
     os.makedirs(output, exist_ok=True)
 
-    def open_app(root: Root, path: str) -> App:
+    def open_app(root: Root, path: str) -> App | RingsApp:
+        files = os.path.join(output, os.path.basename(path))
         try:
-            return App(os.path.join(root.place, path), os.path.join(output, os.path.basename(path)))
+            return App(os.path.join(root.place, path), files)
         except OSError as error:
             if error.errno != errno.EMEDIUMTYPE:
                 raise
-        raise RelayError(f"{path} has rings; relayctl cat {path} --follow >FILE records them")
+        return RingsApp(os.path.join(root.place, path), files)
 
     shown = Progress(shows_always=progress, what="records")
     with closing(open_first(name, mount, open_app)) as app:
         summary = Summary(buffers=app.n_buffers)
         failure = _record(app, summary, shown, duration)
+        form, unwritten = (app.form, app.unwritten) if isinstance(app, RingsApp) else ("", 0)
     shown.close()
     if as_json:
         told = {"channel": name, "output": output, "bytes": summary.bytes, "lost": summary.lost}
-        click.echo(json.dumps(told | {"buffers": summary.buffers}))
+        told |= {"buffers": summary.buffers} | ({"before_each_record": form} if form else {})
+        click.echo(json.dumps(told | ({"unwritten_bytes": unwritten} if unwritten else {})))
     else:
         text = f"{name}: {size(summary.bytes)} of {summary.buffers} buffers to {output}, {summary.lost} records lost"
+        text += f", each record after its {form.replace(',', ' and its ')}" * bool(form)
+        text += f", {unwritten} bytes consumed and not written" * bool(unwritten)
         click.echo(text, err=True)
     if failure is not None:
-        raise RelayError(f"{name}: {failure.strerror}; what was not written is still in the channel")
+        raise RelayError(
+            f"{name}: {failure.strerror}; what was not {'consumed' if unwritten else 'written'} is still in the channel"
+        )
 
 
-def _record(app: App, summary: Summary, shown: Progress, duration: float | None) -> OSError | None:
+def _record(app: App | RingsApp, summary: Summary, shown: Progress, duration: float | None) -> OSError | None:
     """Record; return the error of what could not be read or written."""
     signalled = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
     for signum in (signal.SIGINT, signal.SIGTERM):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import mmap
 import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from relayfs_fuse._native import ffi, lib
 from relayfs_fuse.native import constants, library
@@ -32,6 +32,7 @@ OVERWRITE_POS: int = lib.RELAY_RING_OVERWRITE_POS
 HEADER_BYTES = 8
 # Bytes of its time, with `times`, which is between header and record.
 TIME_BYTES: int = lib.RELAY_RING_TIME_BYTES
+_WORD = (1 << 64) - 1
 # Bytes of the longest record that write(2) takes, by which records of programs that cannot map the ring are written.
 _WRITE_MAX = (1 << 20) - 4096
 
@@ -154,6 +155,17 @@ class RingMemory(ChannelMemory):
         return int(lib.relay_ring_arm(self._open))
 
 
+class Form(NamedTuple):
+    """What is before each record in place of the framing: its length, and with `freq` before that its time.
+
+    freq, offset_s, offset: as native.clock.conversion() returns them; 0: no times
+    """
+
+    freq: int = 0
+    offset_s: int = 0
+    offset: int = 0
+
+
 class RingParts:
     """A copy of a record that is made in parts; OSError: ESTALE, the record was overwritten or consumed meanwhile.
 
@@ -199,12 +211,26 @@ class RingsHandle(library.Handle):
             self.overwrite = self._overwrites(path)
 
     def _overwrites(self, path: str) -> bool:
-        stats = ffi.new("struct relay_ring_stats *")
-        result = int(lib.relay_ring_stats(self._open.ring[0], stats))
-        self.is_mapped = result != -errno.EOPNOTSUPP
-        if self.is_mapped:  # otherwise next() raises if the ring cannot be read
-            check(result, path)
+        try:
+            stats = self.stats(0)
+        except OSError as error:
+            if error.errno != errno.EOPNOTSUPP:
+                raise OSError(error.errno, error.strerror, path) from error
+            self.is_mapped = False  # next() raises if the ring cannot be read
+            return False
+        self.is_mapped = True
         return bool(stats.mode == constants.MODE_OVERWRITE)
+
+    def stats(self, index: int) -> RingStats:
+        """Return the statistics of one ring; OSError: EOPNOTSUPP, it is not mapped; EBADMSG."""
+        stats = ffi.new("struct relay_ring_stats *")
+        check(lib.relay_ring_stats(self._open.ring[index], stats))
+        return RingStats(stats)
+
+    def identity(self, index: int) -> str:
+        """Return a text that no other ring has, as long as its server runs."""
+        status = os.fstat(lib.relay_ring_fd(self._open.ring[index]))
+        return f"{status.st_dev}:{status.st_ino}"
 
     def close(self) -> None:
         """Close the rings."""
@@ -275,21 +301,19 @@ class RingsHandle(library.Handle):
             return None, int(self._missed[0])
         return bytes(ffi.buffer(self._copy, check(got))), int(self._missed[0])
 
-    def read_framed(self, index: int, size: int) -> bytes | None:
-        """Copy and consume whole records of one ring, framed as read(2) returns them; b"": none; None: it has ended.
+    def next_framed(self, index: int, size: int, form: Form | None = None) -> bytes | None:
+        """Copy whole records of one ring, framed as read(2) returns them; b"": none; None: it has ended.
 
-        size: the most bytes. OSError: EMSGSIZE, the first record is longer; EOPNOTSUPP: the ring is not mapped
+        They are consumed by release(), in overwrite mode at once.
+
+        size: the most bytes
+        form: what to copy in place of the framing
+
+        OSError: EMSGSIZE, the first record is longer; EOPNOTSUPP: the ring is not mapped
         """
-        return self._framed(size, lambda to: lib.relay_ring_read_framed(self._open.ring[index], to, size, 0))
-
-    def next_framed(self, index: int, size: int) -> bytes | None:
-        """Copy whole records as read_framed() does, for release() to consume; not in overwrite mode."""
-        return self._framed(size, lambda to: lib.relay_ring_next_framed(self._open.ring[index], to, size))
-
-    @staticmethod
-    def _framed(size: int, copy: Callable[[Any], Any]) -> bytes | None:
         data = ffi.new("char[]", size)
-        got = int(copy(data))
+        pointer = ffi.NULL if form is None else ffi.new("struct relay_ring_form *", [number & _WORD for number in form])
+        got = int(lib.relay_ring_next_framed(self._open.ring[index], pointer, data, size))
         if got in (-errno.EAGAIN, -errno.EPIPE):
             return None if got == -errno.EPIPE else b""
         return bytes(ffi.buffer(data, check(got)))

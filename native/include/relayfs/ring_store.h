@@ -69,9 +69,16 @@ int relay_ring_stats(struct relay_ring *ring, struct relay_ring_stats *stats);
  */
 ssize_t relay_ring_read_framed(struct relay_ring *ring, void *to, size_t size, unsigned max);
 
+/* What to copy instead of a ring's framing: each record after its length, 4 bytes, and with freq after its time, 8 bytes:
+ * ns since 1970, 0 if it has none, which is offset_s seconds and offset + relay_ring_time() ticks of the channel's clock. */
+struct relay_ring_form {
+	uint64_t freq; /* ticks a second; 0: no times */
+	uint64_t offset_s, offset;
+};
+
 /* As relay_ring_read_framed(), but the records are consumed by relay_ring_release(), or left by relay_ring_abort(), as those of
- * relay_ring_next(); not in overwrite mode (-EOPNOTSUPP). */
-ssize_t relay_ring_next_framed(struct relay_ring *ring, void *to, size_t size);
+ * relay_ring_next(). In overwrite mode they are consumed at once. form: NULL: the ring's framing */
+ssize_t relay_ring_next_framed(struct relay_ring *ring, const struct relay_ring_form *form, void *to, size_t size);
 
 /*
  * As relay_ring_read_framed() for one record, in parts, so that a file server can answer other requests in between; nothing is

@@ -34,6 +34,7 @@ static const struct {
      "another thread or program uses what is needed, and did not finish in time; or a server serves the store whose "
      "mount this process does not see: channels are made and removed in that mount"},
     {EOVERFLOW, "the data was overwritten while it was read"},
+    {ESTALE, "the record was consumed or overwritten while it was copied: begin with the next one"},
     {EAGAIN, "not possible at this moment: try again"},
     {EINTR, "interrupted by a signal"},
     {EALREADY, "the data that was taken before is still in use, or the app is running or stopped already"},

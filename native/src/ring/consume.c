@@ -337,33 +337,60 @@ ssize_t relay_ring_read_framed(struct relay_ring *ring, void *to, size_t size, u
 	return got == -EINPROGRESS ? -EBUSY : got;
 }
 
-ssize_t relay_ring_next_framed(struct relay_ring *ring, void *to, size_t size)
+/* Copy the next record in the form to `to`. Returns the number of bytes, or an error of relay_ring_next_framed(). */
+static ssize_t take_in_form(struct relay_ring *ring, const struct relay_ring_form *form, unsigned char *to, size_t size)
 {
-	const struct relay_frame frame = relay_frames[ring->geometry.framing];
+	const struct relay_frame frame =
+	    form ? (struct relay_frame){sizeof(uint32_t), 0} : relay_frames[ring->geometry.framing];
+	const size_t time_bytes = form && form->freq ? sizeof(uint64_t) : 0;
+	const size_t around = time_bytes + frame.before + frame.behind, room = size > around ? size - around : 0;
+	const void *data;
+	size_t length;
+	if (ring->mode == RELAY_OVERWRITE) {
+		/* If there is no room for the frame, there is none for any record either. */
+		ssize_t got =
+		    size < around ? -EMSGSIZE : relay_ring_read(ring, to + time_bytes + frame.before, room, NULL);
+		if (got < 0)
+			return got;
+		length = (size_t)got;
+	} else {
+		struct relay_ring_counts before = ring->seen; /* not used for the first record */
+		int result = relay_ring_next(ring, &data, &length);
+		if (result != 1)
+			return result ? result : -EAGAIN;
+		if (size < around || length > room) {
+			ring->seen = before;
+			if (!--ring->n_held)
+				relay_ring_abort(ring);
+			return -EMSGSIZE;
+		}
+		memcpy(to + time_bytes + frame.before, data, length);
+	}
+	if (time_bytes) {
+		uint64_t ns =
+		    ring->time ? (uint64_t)((unsigned __int128)(form->offset + ring->time) * 1000000000u / form->freq) +
+				     form->offset_s * 1000000000u
+			       : 0;
+		memcpy(to, &ns, sizeof(ns));
+	}
+	return (ssize_t)(time_bytes + relay_frame_put(frame, to + time_bytes, length));
+}
+
+ssize_t relay_ring_next_framed(struct relay_ring *ring, const struct relay_ring_form *form, void *to, size_t size)
+{
 	size_t done = 0;
+	ssize_t got = 0;
 	if (ring->remote)
 		return -EOPNOTSUPP;
 	if (is_ours(ring, relay_owner_self()) && ring->n_held)
 		return -EALREADY;
-	for (;;) {
-		struct relay_ring_counts before = ring->seen; /* not used before the first record */
-		const void *data;
-		size_t length;
-		int result = relay_ring_next(ring, &data, &length);
-		if (result != 1)
-			return ring->n_held ? (ssize_t)done : result ? result : -EAGAIN;
-		if (length + frame.before + frame.behind > size - done) {
-			if (ring->n_held == 1) {
-				relay_ring_abort(ring);
-				return -EMSGSIZE;
-			}
-			ring->seen = before;
-			ring->n_held--;
-			return (ssize_t)done;
-		}
-		memcpy((unsigned char *)to + done + frame.before, data, length);
-		done += relay_frame_put(frame, (unsigned char *)to + done, length);
+	for (unsigned n = 0; (got = take_in_form(ring, form, (unsigned char *)to + done, size - done)) >= 0; n++) {
+		done += (size_t)got;
+		/* So that a program which writes empty records holds up nobody. */
+		if (n == RELAY_RING_WORK)
+			break;
 	}
+	return done || got >= 0 || ring->n_held ? (ssize_t)done : got;
 }
 
 /* --- copying a record in parts --- */
