@@ -19,8 +19,11 @@ from importlib import import_module
 from pathlib import Path
 
 from relayfs_fuse.cli import mount, relayctl
+from relayfs_fuse.tracefiles import ctf
 
 MAINS = {"relayfs": mount.main, "relayctl": relayctl.main}
+# Reading the first one has the patterns of all declarations compiled.
+EVENT = b'event {\n\tname = "a:b";\n\tid = 0;\n\tstream_id = 0;\n\tfields := struct {\n\t\tuint32_t _c;\n\t};\n};\n'
 
 
 def become(request: dict, standard: list[int]) -> None:
@@ -101,6 +104,7 @@ def main() -> None:
     mount.import_server()
     for module, _ in relayctl.COMMANDS.values():
         import_module(f"relayfs_fuse.cli.{module}")
+    ctf.declarations_from(EVENT, 0)
     gc.freeze()  # otherwise each program's first collection would look at, and so copy, all that is imported
     program = serve(socket.socket(fileno=int(sys.argv[1])))
     if program is not None:

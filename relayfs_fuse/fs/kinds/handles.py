@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import errno
 import os
-import secrets
 import struct
 from abc import ABC, abstractmethod
 from functools import partial
@@ -147,7 +146,7 @@ class JoinHandle(TextHandle):
     def __init__(self, node: JoinFile, opening: Opening) -> None:
         super().__init__(node, opening)
         self.session: Session | None = None
-        self.token = secrets.token_bytes(TOKEN_BYTES)
+        self.token = os.urandom(TOKEN_BYTES)
         self.is_busy = False
         self.is_closed = False
         self._begin = 0
@@ -276,7 +275,7 @@ class MemHandle(StoredHandle):
     def __init__(self, stored: Stored[Any], opening: Opening) -> None:
         super().__init__(stored, opening)
         self.opener = opening.opener
-        self.token = secrets.randbits(63) | 1
+        self.token = int.from_bytes(os.urandom(8), "little") >> 1 | 1
         self.n_open = 1
         self.unlist: Callable[[], None] | None = None
         self.tell_maker(opening)
