@@ -70,6 +70,12 @@ def what_to_view(context: click.Context, parameter: click.Parameter, typed: str)
     )
 
 
+def stored(context: click.Context, parameter: click.Parameter, typed: str) -> list[CompletionItem]:
+    """Propose channels and traces; directories if there is none that begins so."""
+    names = _channels(context, CHANNEL) | set(_traces(context))
+    return _items(names - _given(context), typed) or directories(context, parameter, typed)
+
+
 def channels(context: click.Context, parameter: click.Parameter, typed: str) -> list[CompletionItem]:  # noqa: ARG001
     """Propose channels, but for those that are given already."""
     return _items(_channels(context, CHANNEL) - _given(context), typed)

@@ -20,6 +20,7 @@ from relayfs_fuse.errors import RelayError
 # In which module of relayfs_fuse.cli each command is, and the function's name.
 COMMANDS = {
     "cat": ("cat", "cat"),
+    "check": ("check", "check"),
     "counters": ("counters", "counters"),
     "create": ("channels", "create"),
     "disable": ("channels", "disable"),

@@ -88,7 +88,7 @@ class Process:
             line = os.pread(self._events_fd, ctf.LINE_BYTES, 0)
             self.origin = Origin.of(line)
             if trace:
-                _check_origin(self.origin, trace)
+                check_origin(self.origin, trace)
             self._events_at = line.index(b"\n") + 1
             self.checker = Checker(self.origin) if needs_check(directory, self.origin, check) else None
             self._open_buffers(os.path.join(directory, "cpu"))
@@ -277,7 +277,7 @@ class Process:
         return os.pread(self._events_fd, ctf.EVENTS_MAX, 0)
 
 
-def _check_origin(origin: Origin, trace: Trace) -> None:
+def check_origin(origin: Origin, trace: Trace) -> None:
     """Check that the first line of `.events` is of this trace; ValueError.
 
     If its clocks contradicted those of other processes, viewers could not sort the events.

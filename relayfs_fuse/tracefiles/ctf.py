@@ -70,7 +70,7 @@ ID_MASK = 65535
 LINE_BYTES = 1024
 # The longest .events: a program with more declarations can only want to fill the memory of the process that reads them.
 EVENTS_MAX = 4 << 20
-_EVENT_END = b"\n};\n"
+EVENT_END = b"\n};\n"
 # Numbers of events that a trace's programs lost because they got no buffers: as programs of the store's user and root
 # count, and as programs of other users count. Metadata contains them under these names.
 Unbuffered = tuple[int, int]
@@ -313,10 +313,10 @@ def declarations(events: bytes) -> list[Declaration]:
 def declarations_from(events: bytes, at: int) -> tuple[list[Declaration], int]:
     """Return the complete and well-formed declarations from `at` on, and where to continue later."""
     found = []
-    while (end := events.find(_EVENT_END, at)) >= 0:
+    while (end := events.find(EVENT_END, at)) >= 0:
         # A declaration that was begun and not completed does not affect the next one.
         start = events.rfind(b"event {\n", at, end)
-        at = end + len(_EVENT_END)
+        at = end + len(EVENT_END)
         declaration = _declaration(events[start:at]) if start >= 0 else None
         if declaration:
             found.append(declaration)

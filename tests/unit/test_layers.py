@@ -27,7 +27,7 @@ PYTHON_LAYERS = [
     {"fs.requests", "fs.upkeep"},
     {"fs.requests.files"},
     {"fs.server"},
-    {"record", "lttng_live"},
+    {"record", "lttng_live", "checking"},
     {"cli"},
 ]
 

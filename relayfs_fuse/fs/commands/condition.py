@@ -45,7 +45,7 @@ _HINTS = {
     "'": 'texts stand in ""',
 }
 # Compiled by the first condition: relayctl, most of whose commands have none, starts without it.
-_TOKEN = r"""(?xa)[ \t]*(?:
+_LEXEME = r"""(?xa)[ \t]*(?:
     (?P<number>-?(?:0[xX][0-9a-fA-F]+|[0-9]+(?P<real>(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?))(?![\w.]))
     |(?P<word>[A-Za-z_][A-Za-z0-9_]*(?:\.[A-Za-z0-9_]+)*)
     |"(?P<text>(?:[^"\\]|\\.)*)"
@@ -97,7 +97,7 @@ def _refuse(column: int, message: str) -> NoReturn:
 
 
 def _tokens(text: str, column: int) -> Iterable[_Token]:
-    for match in re.finditer(_TOKEN, text):
+    for match in re.finditer(_LEXEME, text):
         kind = "number" if match["number"] else str(match.lastgroup)
         at = column + match.start() + len(match[0]) - len(match[0].lstrip(" \t"))
         if kind == "wrong":

@@ -1,0 +1,1 @@
+"""Checking what a store holds, without changing it: for relayctl check."""
