@@ -3,9 +3,10 @@
     ./dev bench logging [ROUNDS]
 
 One pinned thread, in its own CPU time; nanoseconds a message, medians over the rounds, each of which takes all samples.
-`call` is a whole call of logger.info(), most of which makes the LogRecord; `emit` is the handler's emit() alone, with a
-record that exists; `emit-long` formats it with time, level and logger. The channels overwrite, and nobody reads. The
-status is 1 if a promise is missed twice.
+`call` is a whole call of logger.info(), most of which makes the LogRecord; `own` is what a handler adds to the call with
+one that does nothing, which takes more than half of FileHandler's time already; `emit` is the handler's emit() alone,
+with a record that exists; `emit-long` formats it with time, level and logger. The channels overwrite, and nobody reads.
+The status is 1 if a promise is missed twice.
 """
 
 import logging
@@ -30,6 +31,8 @@ LIMITS = [
     Limit("emit(): times FileHandler", "relay-emit", "file-emit", most=0.5),
     Limit("the whole call: times FileHandler", "relay-call", "file-call"),
     Limit("the whole call: of which a handler that does nothing", "none-call", "relay-call"),
+    Limit("a call with a handler that does nothing: times FileHandler", "none-call", "file-call"),
+    Limit("what the handler adds to a call: times FileHandler", "relay-own", "file-own", most=0.5),
     Limit("emit() with times, levels, names: times FileHandler", "relay-emit-long", "file-emit-long"),
     Limit("emit() into a ring: times FileHandler", "ring-emit", "file-emit", most=0.5),
     Limit("emit(): of which formatting and encoding are", "format", "relay-emit"),
@@ -90,6 +93,9 @@ def add_round(samples: Samples, made: dict[str, logging.Handler]) -> None:
         handler.setFormatter(None)
         if isinstance(handler, logging.FileHandler):
             os.truncate(handler.baseFilename, 0)
+    none, *others = (samples.values[f"{name}-call"][-1] for name in made)
+    for name, call in zip(list(made)[1:], others, strict=True):
+        samples.add(f"{name}-own", call - none)
     samples.add("format", ns_each(lambda: (record.getMessage() + "\n").encode("utf-8", "backslashreplace")))
 
 

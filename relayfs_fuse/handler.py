@@ -81,6 +81,7 @@ class RelayHandler(logging.Handler):
         self._dropped, self._shortened = _Tally(), _Tally()
         self._is_told = False
         self._is_plain = type(self).format is logging.Handler.format
+        self._is_plain_filter = type(self).filter is logging.Handler.filter
         handle = _attach(self.path, create)
         with closed_on_error(handle):
             self._largest = handle.largest_record
@@ -102,19 +103,28 @@ class RelayHandler(logging.Handler):
 
     def handle(self, record: logging.LogRecord) -> bool:
         """Emit the record unless a filter refuses it; without acquire() and release(), as there is no lock."""
-        passed = self.filter(record)
-        if passed:
-            self.emit(passed if isinstance(passed, logging.LogRecord) else record)
-        return bool(passed)
+        if self.filters or not self._is_plain_filter:
+            passed = self.filter(record)
+            if not passed:
+                return False
+            if isinstance(passed, logging.LogRecord):
+                record = passed
+        self.emit(record)
+        return True
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write the formatted message and the terminator as one record."""
         try:
-            is_plain = self._is_plain and self.formatter is None
-            if is_plain and not (record.exc_info or record.exc_text or record.stack_info):
-                text = record.getMessage()  # what the default formatter makes of it, in half the time
-            else:
+            is_plain = self.formatter is None and self._is_plain
+            if not is_plain or record.exc_info or record.exc_text or record.stack_info:
                 text = self.format(record)
+            elif type(record) is logging.LogRecord:
+                # What the default formatter makes of it, in half the time; this is getMessage().
+                text = str(record.msg)
+                if record.args:
+                    text %= record.args
+            else:
+                text = record.getMessage()
             data = (text + self.terminator).encode("utf-8", "backslashreplace")
             if len(data) > self._largest:
                 data = self._shorten(data)

@@ -78,6 +78,43 @@ def test_a_handler_is_configured_by_name_and_children_log_too(mount: Mount, tmp_
         ]  # fmt: skip
 
 
+class Shouting(logging.LogRecord):
+    """A record with a text of its own, which logging.setLogRecordFactory() may choose."""
+
+    def getMessage(self) -> str:  # noqa: N802  # its name in logging.LogRecord
+        return super().getMessage().upper()
+
+
+class Choosing(RelayHandler):
+    """A handler whose own method filters."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        return "other" in record.getMessage()
+
+
+def test_filters_and_records_are_those_of_logging(mount: Mount) -> None:
+    channel = mount.create("app/log", SINGLE)
+    with logging_to(channel) as (logger, handler):
+        handler.addFilter(lambda record: record.getMessage() != "two")
+        for text in ("one", "two"):
+            logger.warning(text)
+        handler.filters.clear()
+        logger.warning("two")
+        logger.warning("%d%%", 3)
+        logger.warning("100%")
+        logger.warning(ValueError("no text"))
+        logger.warning("by %(name)s", {"name": "name"})
+        logger.handle(Shouting("test", logging.WARNING, __file__, 1, "a %s", ("word",), None))
+    assert channel.read_bytes() == b"one\ntwo\n3%\n100%\nno text\nby name\nA WORD\n"
+    chosen = Choosing(channel)
+    logger = logging.Logger("test")
+    logger.addHandler(chosen)
+    for text in ("one", "another"):
+        logger.warning(text)
+    chosen.close()
+    assert channel.read_bytes() == b"another\n"
+
+
 def test_a_channel_that_is_not_there_is_an_error_unless_it_may_be_made(mount: Mount) -> None:
     with pytest.raises(FileNotFoundError, match="none"):
         RelayHandler(mount.path / "none")
