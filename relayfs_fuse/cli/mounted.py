@@ -113,7 +113,7 @@ def _mapping(place: str) -> Finding:
     except FileNotFoundError:
         return Finding(
             PROBLEM, place, "it has no counters: those of the store are damaged, or of another version",
-            "the server's log tells what is damaged",
+            f"relayctl check {shlex.quote(place)} tells which value is wrong",
         )  # fmt: skip
     except OSError:
         return Finding(
@@ -133,7 +133,7 @@ def _traces(place: str) -> Iterator[Finding]:
         reason = error.strerror if isinstance(error, OSError) else str(error)
         yield Finding(
             PROBLEM, place, f"the traces cannot be read: {reason}",
-            "the server's log tells what is damaged",
+            f"relayctl check {shlex.quote(place)} tells which value is wrong",
         )  # fmt: skip
 
 
@@ -142,7 +142,8 @@ def _damaged(place: str) -> Iterator[Finding]:
         damaged = [line for line in file if line.startswith("# ") and " is damaged: " in line]
     for line in damaged[:_NAMED_MAX]:
         path = line.split()[1]
-        yield Finding(PROBLEM, place, line[2:].strip(), f"relayctl remove -m {shlex.quote(place)} {shlex.quote(path)}")
+        where = f"-m {shlex.quote(place)} {shlex.quote(path)}"
+        yield Finding(PROBLEM, place, line[2:].strip(), f"relayctl check {where} tells more; relayctl remove {where}")
     if len(damaged) > _NAMED_MAX:
         yield Finding(
             PROBLEM,

@@ -64,7 +64,8 @@ def test_refused_commands_and_damaged_channels(mount: Mount) -> None:
     status, found = of_mount(mount)
     assert (status, levels(found)) == (1, ["OK", "OK", "problem", "note"]), found
     assert found[2]["meaning"].startswith("app/hurt is damaged: mem0: ")
-    assert found[2]["advice"] == f"relayctl remove -m {mount.path} app/hurt"
+    where = f"-m {mount.path} app/hurt"
+    assert found[2]["advice"] == f"relayctl check {where} tells more; relayctl remove {where}"
     assert "n_subbufs=0: not allowed" in found[3]["meaning"]
 
 
