@@ -48,13 +48,20 @@ class ControlText:
 
     def length(self) -> int:
         """Return the length of the contents in bytes, with mode and owner of each channel as they were last seen."""
-        while self._changed:
-            path = self._changed.pop()
-            channel = self._tree.channels.get(path)
-            damaged = channel or self._tree.damaged.get(path)
-            lines = [_create_lines(channel) if channel else "", _damage_lines(damaged) if damaged else ""]
-            self._note(path, _length(lines))
+        while self.measure():
+            pass
         return self._sum + _length([_HEAD, *self._trace_lines()])
+
+    def measure(self) -> bool:
+        """Measure the lines of a channel that was changed; False: all are measured."""
+        if not self._changed:
+            return False
+        path = self._changed.pop()
+        channel = self._tree.channels.get(path)
+        damaged = channel or self._tree.damaged.get(path)
+        lines = [_create_lines(channel) if channel else "", _damage_lines(damaged) if damaged else ""]
+        self._note(path, _length(lines))
+        return True
 
     def _note(self, path: str, n_bytes: int) -> None:
         """Note how many bytes the lines of a channel have; 0: there is no such channel."""

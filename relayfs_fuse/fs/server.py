@@ -73,8 +73,11 @@ class Server:
         self._device: int | None = None
         self._place = settings.mountpoint
         self._has_signal = False
-        control = ControlText(self._tree, lambda: self._traces.lines() if self._traces is not None else [])
-        self._tree.attach(self._tree.root, ControlFile("control", control.text, settings.control_mode, control.length))
+        self._control = ControlText(self._tree, lambda: self._traces.lines() if self._traces is not None else [])
+        self._tree.attach(
+            self._tree.root,
+            ControlFile("control", self._control.text, settings.control_mode, self._control.length),
+        )
         self._tree.attach(self._tree.root, ErrorLogFile("error_log", self._errors))
 
     def mount(self) -> None:
@@ -144,6 +147,7 @@ class Server:
         nursery.start_soon(keep, self._merging.run, "merging")
         nursery.start_soon(keep, self._flushing.run, "flush_interval")
         nursery.start_soon(keep, unmap_unused, "unmapping buffers")
+        nursery.start_soon(keep, self._measure_control, "measuring control")
         if self._counters is not None:
             counting = Counting(self._counters, self._tree, self._report_counters)
             nursery.start_soon(keep, counting.run, "counters")
@@ -159,6 +163,11 @@ class Server:
         if not tap.has_passthrough():
             log.info(mounts.MAPS_NO_FILES)
         answers()
+
+    async def _measure_control(self) -> None:
+        """Measure the lines of the channels that were there at the start, so that no stat(2) has to do that."""
+        while self._control.measure():
+            await trio.lowlevel.checkpoint()
 
     async def _end_on_signals(self, scope: trio.CancelScope) -> None:
         with trio.open_signal_receiver(*SIGNALS) as signals:

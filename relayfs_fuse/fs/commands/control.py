@@ -13,6 +13,7 @@ native/src/store/options.c, in a table for each type of channel.
 from __future__ import annotations
 
 import errno
+import functools
 import os
 import re
 from dataclasses import dataclass, field
@@ -419,6 +420,11 @@ def format_create(path: str, type_of: str, stats: Fields, owner: Mapping[str, in
     words = [f"type={type_of}"] if type_of != TYPES[0] else []
     for key, option in OPTIONS[type_of].items():
         if option.field:
-            number = owner[key] if key in owner else getattr(stats, option.field)
-            words.append(f"{key}={option.format(number)}")
+            words.append(_word(type_of, key, owner[key] if key in owner else getattr(stats, option.field)))
     return f"create {path} " + " ".join(words)
+
+
+@functools.lru_cache(maxsize=4096)
+def _word(type_of: str, key: str, number: int) -> str:
+    """Return an option and its value. They are kept, as most channels have the same ones."""
+    return f"{key}={OPTIONS[type_of][key].format(number)}"

@@ -150,7 +150,7 @@ class Announcements:
         return done.result()
 
     def _find_device(self) -> int:
-        return os.stat(os.path.join(self._mountpoint, "control")).st_dev
+        return os.stat(os.path.join(self._mountpoint, ".channels")).st_dev
 
     def _act_on_all(self, act: Act, parent: str, names: list[str]) -> dict[str, OSError]:
         failed = {}
