@@ -3,9 +3,10 @@
     ./dev bench logging [ROUNDS]
 
 One pinned thread, in its own CPU time; nanoseconds a message, medians over the rounds, each of which takes all samples.
-`call` is a whole call of logger.info(), most of which makes the LogRecord; `own` is what a handler adds to the call with
-one that does nothing, which takes more than half of FileHandler's time already; `emit` is the handler's emit() alone,
-with a record that exists; `emit-long` formats it with time, level and logger. The channels overwrite, and nobody reads.
+`call` is a whole call of logger.info(), most of which makes the LogRecord; `own` is what a handler adds to the call
+with one that does nothing, which takes more than half of FileHandler's time already; `emit` is the handler's emit()
+alone, with a record that exists; `emit-long` formats it with time, level and logger. The channels overwrite, and
+nobody reads.
 The status is 1 if a promise is missed twice.
 """
 
