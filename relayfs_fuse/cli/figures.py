@@ -23,7 +23,7 @@ class Figures:
     buffers: how many there are now
     size: bytes of data that each buffer holds
     memory: bytes that the buffers take
-    writers: how many living processes write to it
+    writers: of a trace, how many living processes write to it; who writes to a channel cannot be told from who reads it
     count: records or events that were written, or the counter's value
     bytes: that were written
     unread_bytes: by how much readers are behind

@@ -36,7 +36,7 @@ _LISTED = ("NAME", "KIND", "BUFFERS", "SIZE", "MEMORY", "STATE")
 _RATES = ("RATE", "BYTES/S")
 # The columns of stat, and the attributes that they show.
 SHOWN = {
-    "NAME": "name", "KIND": "kind", "BUFFERS": "buffers", "SIZE": "size", "MEMORY": "memory", "WRITERS": "writers",
+    "NAME": "name", "KIND": "kind", "BUFFERS": "buffers", "SIZE": "size", "MEMORY": "memory",
     "COUNT": "count", "BYTES": "bytes", "RATE": "rate", "BYTES/S": "byte_rate", "UNREAD": "unread_bytes",
     "FILL": "fill", "LOST": "lost", "CAUSES": "causes", "STATE": "state",
 }  # fmt: skip
@@ -77,7 +77,7 @@ def stat(  # noqa: PLR0913, PLR0917  # an option each
 
     NAME is a channel's PATH or MNT/PATH, the name of a trace or counter, or a glob, in which * matches slashes, too.
 
-    A line is NAME, kind, buffers, size of each, memory of all, writing processes, records or events written, bytes,
+    A line is NAME, kind, buffers, size of each, memory of all, records or events written, bytes,
     with --interval both per second, unread bytes, fill of the fullest buffer, lost records or events, their causes,
     state. A - stands for what there is not, or cannot be known.
     """

@@ -294,10 +294,11 @@ def test_versions_are_those_of_the_parts(mount, tmp_path):
 # --- how commands end ---
 
 
-def test_columns_have_titles_on_a_terminal_only(mount):
+@pytest.mark.parametrize("command", ["list", "stat"])
+def test_columns_have_titles_on_a_terminal_only(mount, command):
     mount.create("one", "buffers=single")
     ours, its = os.openpty()
-    with start([RELAYCTL, "list", "-m", str(mount.path)], stdout=its) as process:
+    with start([RELAYCTL, command, "-m", str(mount.path)], stdout=its) as process:
         os.close(its)
         shown = ""
         with suppress(OSError):  # EIO: at the end
@@ -305,8 +306,12 @@ def test_columns_have_titles_on_a_terminal_only(mount):
                 shown += piece.decode()
         assert process.wait(DEADLINE_S) == 0
     os.close(ours)
-    assert shown.split()[:6] == ["NAME", "KIND", "BUFFERS", "SIZE", "MEMORY", "STATE"]
-    assert shown.split()[6:] == run(mount, "list").split()
+    titles = ["NAME", "KIND", "BUFFERS", "SIZE", "MEMORY", "STATE"]
+    if command == "stat":
+        titles[5:5] = ["COUNT", "BYTES", "UNREAD", "FILL", "LOST", "CAUSES"]
+    n = len(titles)
+    assert shown.split()[:n] == titles
+    assert shown.split()[n:] == run(mount, command).split()
 
 
 def test_a_reader_that_goes_away_ends_a_command_quietly(mount):

@@ -49,7 +49,7 @@ def test_once_prints_a_table_of_channels_a_trace_and_its_processes(mount: Mount)
     assert [row[:2] for row in rows] == [
         ["a", "relay"], ["b", "ring"], ["c", "relay"], ["t", "trace"], [f"t/{name}", "process"],
     ]  # fmt: skip
-    assert (rows[0][6:8], rows[0][-1], rows[4][6], rows[4][-1]) == (["1", "1000"], "ok", "10", "alive")
+    assert (rows[0][5:7], rows[0][-1], rows[4][5], rows[4][-1]) == (["1", "1000"], "ok", "10", "alive")
     mount.command("trace remove t")
 
 
