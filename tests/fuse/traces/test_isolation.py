@@ -13,6 +13,7 @@ from mounts import DEADLINE_S, NOBODY, Mount, User, wait_until
 from stress import is_long
 from traced import environment_of, processes, program, relayctl, start_trace, traced
 from tracing import finish, recording
+from traffic import at_once
 
 from relayfs_fuse.tracefiles.recorder_lock import holder
 
@@ -84,6 +85,10 @@ def test_a_user_cannot_open_anothers_buffers(mount: Mount, unprivileged: User) -
         honest.ask("emit 10")
 
 
+def read_some(path: Path) -> None:
+    subprocess.run(["timeout", "20", "head", "-c", "1000000", path], capture_output=True, check=False)
+
+
 @pytest.mark.parametrize("seed", SEEDS)
 def test_spoilt_buffers_harm_nobody_else(mount: Mount, unprivileged: User, tmp_path: Path, seed: int) -> None:
     mount.expect("damaged|positions")
@@ -96,8 +101,7 @@ def test_spoilt_buffers_harm_nobody_else(mount: Mount, unprivileged: User, tmp_p
             spoilt = spoilt_directory(mount, hostile)
             honest.ask("emit 1000")
             # Also while it is alive: its files answer, or fail, but at once.
-            for path in (mount.path / "t" / spoilt).iterdir():
-                subprocess.run(["timeout", "20", "head", "-c", "1000000", path], capture_output=True, check=False)
+            at_once(read_some, (mount.path / "t" / spoilt).iterdir())
             listed = relayctl(mount, "stat", "t")
             assert listed.returncode == 0, listed.stderr
         honest.ask("emit 1000")

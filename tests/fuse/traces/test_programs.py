@@ -21,6 +21,7 @@ from traced import (
     traced,
     wait_for_directories,
 )
+from traffic import at_once
 
 # Nobody reads meanwhile: all of it must find room, also on one CPU.
 ROOM = "subbuf_size=256K n_subbufs=16"
@@ -165,9 +166,8 @@ def test_every_started_trace_gets_the_event(mount: Mount, tmp_path: Path) -> Non
         start_trace(mount, name, f"subbuf_size=16K n_subbufs=4 clock={CLOCKS[number % 2]}")
     with traced(mount) as program:
         program.ask("emit 200")
-    for name in names:
-        trace = record_stopped(mount, name, tmp_path / name)
-        assert (trace.numbers(), trace.lost) == (in_order(200), 0)
+    traces = at_once(lambda name: record_stopped(mount, name, tmp_path / name), names)
+    assert [(trace.numbers(), trace.lost) for trace in traces] == [(in_order(200), 0)] * len(names)
 
 
 @pytest.mark.parametrize("mode", ["no-overwrite", "overwrite"])
