@@ -4,7 +4,6 @@ TREE        the directory that stands for /, such as debian/tmp
 VERSION     of the packages
 """
 
-import subprocess
 import sys
 import tomllib
 from pathlib import Path
@@ -38,9 +37,6 @@ def main(tree: Path, version: str) -> None:
         write(usr / "bin" / name, PROGRAM.format(module=entry.partition(":")[0]), 0o755)
     for name, source in install.FILES.items():
         write(usr / debian_name(name), (install.ROOT / source).read_text())
-    for name, shell in install.COMPLETIONS.items():
-        script = [sys.executable, str(install.ROOT / "packaging/completion.py"), shell]
-        write(usr / debian_name(name), subprocess.run(script, check=True, capture_output=True, text=True).stdout)
     for name, target in install.LINKS.items():
         if not name.startswith("bin/"):
             (usr / name).parent.mkdir(parents=True, exist_ok=True)

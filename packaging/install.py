@@ -40,15 +40,12 @@ LINKS = {
     "share/man/man8/mount.relayfs.8": "relayfs.8",
 }
 FILES = {
+    "share/bash-completion/completions/relayctl": "mount/completions/relayctl.bash",
+    "share/zsh/site-functions/_relayctl": "mount/completions/relayctl.zsh",
+    "share/fish/vendor_completions.d/relayctl.fish": "mount/completions/relayctl.fish",
     "share/bash-completion/completions/relayfs": "mount/completions/relayfs.bash",
     "share/zsh/site-functions/_relayfs": "mount/completions/relayfs.zsh",
     "share/fish/vendor_completions.d/relayfs.fish": "mount/completions/relayfs.fish",
-}
-# click writes these.
-COMPLETIONS = {
-    "share/bash-completion/completions/relayctl": "bash",
-    "share/zsh/site-functions/_relayctl": "zsh",
-    "share/fish/vendor_completions.d/relayctl.fish": "fish",
 }
 UNIT = "lib/systemd/system/relayfs@.service"
 UNIT_SOURCE = ROOT / "mount/relayfs@.service"
@@ -82,7 +79,7 @@ def install(prefix: Path, environment: Path) -> None:
         if path_built.is_symlink()
     ]
     links = {entry.path for entry in planned}
-    names = [*from_build, *FILES, *COMPLETIONS, UNIT]
+    names = [*from_build, *FILES, UNIT]
     planned += [Entry("file", prefix / name) for name in names if prefix / name not in links]
     if is_for_everybody(prefix):
         planned += [Entry("link", Path(path), str(prefix / target)) for path, target in OUTSIDE.items()]
@@ -92,7 +89,7 @@ def install(prefix: Path, environment: Path) -> None:
     try:
         write_manifest(home, new)
         make_environment(home, environment)
-        fill(prefix, home, from_build, new)
+        fill(prefix, from_build, new)
     except BaseException:
         remove(home, new)
         raise
@@ -208,7 +205,7 @@ def make_environment(home: Path, environment: Path) -> None:
     )  # fmt: skip
 
 
-def fill(prefix: Path, home: Path, from_build: dict[str, Path], entries: list[Entry]) -> None:
+def fill(prefix: Path, from_build: dict[str, Path], entries: list[Entry]) -> None:
     """Make the files and links."""
     for entry in entries:
         if entry.kind == "dir":
@@ -220,11 +217,6 @@ def fill(prefix: Path, home: Path, from_build: dict[str, Path], entries: list[En
             shutil.copy(path, prefix / name)
     for name, source in FILES.items():
         shutil.copyfile(ROOT / source, prefix / name)
-    for name, shell in COMPLETIONS.items():
-        done = subprocess.run(
-            [home / "bin/python", ROOT / "packaging/completion.py", shell], check=True, stdout=subprocess.PIPE
-        )
-        (prefix / name).write_bytes(done.stdout)
     (prefix / UNIT).write_text(unit(prefix / "bin"))
 
 
