@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import sys
 from typing import TYPE_CHECKING, Any
@@ -82,6 +83,20 @@ def format_bytes(n: int) -> str:
         if n >= 1 << shift:
             return f"{n / (1 << shift):.1f}{unit}"
     return str(n)
+
+
+class Seconds(click.FloatRange):
+    """A number of seconds: not nan, which FloatRange takes to be in each range, and not more than can be waited for."""
+
+    def __init__(self, least: float, most: float = 1e9, *, min_open: bool = False) -> None:
+        super().__init__(least, most, min_open=min_open)
+
+    def convert(self, value: str | float, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Parse the value."""
+        seconds: float = super().convert(value, param, ctx)  # type: ignore[arg-type]  # a text
+        if math.isnan(seconds):  # it is outside of no range
+            self.fail(f"{value!r} is no number; a number in the range {self._describe_range()} is", param, ctx)
+        return seconds
 
 
 class Size(click.ParamType):  # type: ignore[type-arg]  # before click 8.2 it has no parameter

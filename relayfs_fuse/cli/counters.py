@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from relayfs_fuse.cli import complete, openmetrics
-from relayfs_fuse.cli.common import NOTHING_MATCHES, printable, say
+from relayfs_fuse.cli.common import NOTHING_MATCHES, Seconds, printable, say
 from relayfs_fuse.counters import Counters
 from relayfs_fuse.native import KINDS
 
@@ -36,7 +36,7 @@ Found = list[tuple["CounterInfo", int]]
     help="Use this mount or store. Default: $RELAYFS, or the first mount.",
 )  # fmt: skip
 @click.option("-w", "--watch", is_flag=True, help="Repeat, and show rates.")
-@click.option("-i", "--interval", default=1.0, type=click.FloatRange(min=0.01), help="Seconds between repetitions: 1.")
+@click.option("-i", "--interval", default=1.0, type=Seconds(0.01), help="Seconds between repetitions: 1.")
 @click.option("-n", "--count", type=click.IntRange(min=1), help="Repeat this many times.")
 @click.option("--trace", "traces", is_flag=True, help="With --watch: write values to traces, and print nothing.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object each time.")

@@ -12,7 +12,7 @@ import click
 
 from relayfs_fuse.cli import complete, record_channel
 from relayfs_fuse.cli.channel import find_channel
-from relayfs_fuse.cli.common import Size, check_option, check_stdout, mount_option, store_option
+from relayfs_fuse.cli.common import Seconds, Size, check_option, check_stdout, mount_option, store_option
 from relayfs_fuse.reading.room import permit_many_files
 from relayfs_fuse.reading.source import Source, find_store
 from relayfs_fuse.record.full import OutputFullError
@@ -37,11 +37,11 @@ _STDOUT = "-"
 @mount_option
 @store_option
 @click.option("--rotate-size", type=Size(), metavar="BYTES", help="Begin DIR/0001, DIR/0002 ... after this many bytes.")
-@click.option("--rotate-time", type=click.FloatRange(min=0.1), metavar="SECONDS", help="The same after this time.")
+@click.option("--rotate-time", type=Seconds(0.1), metavar="SECONDS", help="The same after this time.")
 @click.option("--compress", is_flag=True, help="Compress complete files with zstd.")
 @check_option
 @click.option("--until-stopped", is_flag=True, help="End when the trace is stopped.")
-@click.option("--duration", type=click.FloatRange(min=0), metavar="SECONDS", help="End after this many seconds.")
+@click.option("--duration", type=Seconds(0), metavar="SECONDS", help="End after this many seconds.")
 @click.option("--progress", is_flag=True, help="Show progress even if stderr is not a terminal.")
 @click.option("--json", "json_wanted", is_flag=True, help="Print a summary as a JSON object.")
 def record(  # noqa: PLR0913, PLR0917  # an option each

@@ -20,6 +20,7 @@ import click
 
 from relayfs_fuse import native
 from relayfs_fuse.cli.common import (
+    Seconds,
     Size,
     check_stdout,
     format_bytes,
@@ -40,7 +41,6 @@ if TYPE_CHECKING:
 
 # The length of a record with --rate alone.
 _RECORD = 128
-_DELAY_MAX_S = 1e9
 # A sub-buffer has room for so many records at least, so that little is left at its end.
 _RECORDS_OF_SUBBUF = 4
 # The number of sub-buffers is between this and about twice this.
@@ -122,7 +122,7 @@ class Room:
     "--record", metavar="BYTES", type=Size(), help=f"Length of a record. Default with --rate: {_RECORD} bytes."
 )
 @click.option(
-    "--delay", metavar="SECONDS", type=click.FloatRange(0, _DELAY_MAX_S, min_open=True), required=True,
+    "--delay", metavar="SECONDS", type=Seconds(0, min_open=True), required=True,
     help="How long the reader may be away.",
 )  # fmt: skip
 @click.option("--cpus", metavar="N", type=click.IntRange(1, 1 << 16), help="CPUs that write. Default: all there are.")

@@ -14,6 +14,7 @@ from relayfs_fuse import explain
 from relayfs_fuse.cli import complete
 from relayfs_fuse.cli.common import (
     NOTHING_MATCHES,
+    Seconds,
     check_stdout,
     json_lines_option,
     mount_option,
@@ -60,7 +61,7 @@ def list_all(mount: str | None, store: str | None, json_wanted: bool) -> None:
 @mount_option
 @store_option
 @click.option(
-    "-i", "--interval", type=click.FloatRange(min=0.01), metavar="SECONDS",
+    "-i", "--interval", type=Seconds(0.01), metavar="SECONDS",
     help="Read twice, so long apart, and show rates per second.",
 )  # fmt: skip
 @click.option("-p", "--parts", is_flag=True, help="Also show each buffer of a channel, and each process of a trace.")

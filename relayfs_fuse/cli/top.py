@@ -10,7 +10,15 @@ from typing import TYPE_CHECKING
 
 import click
 
-from relayfs_fuse.cli.common import check_stdout, json_lines_option, mount_option, printable, say, store_option
+from relayfs_fuse.cli.common import (
+    Seconds,
+    check_stdout,
+    json_lines_option,
+    mount_option,
+    printable,
+    say,
+    store_option,
+)
 from relayfs_fuse.cli.objects import Objects
 from relayfs_fuse.cli.sampler import Sampler
 from relayfs_fuse.cli.stat import SHOWN, show
@@ -28,7 +36,7 @@ _PACKAGES = ("textual", "rich")
 @mount_option
 @store_option
 @click.option(
-    "-i", "--interval", type=click.FloatRange(0.01, 3600), default=1.0, show_default=True, metavar="SECONDS",
+    "-i", "--interval", type=Seconds(0.01, 3600), default=1.0, show_default=True, metavar="SECONDS",
     help="How often to read.",
 )  # fmt: skip
 @click.option("--once", is_flag=True, help="After one interval print a table, or with --json the objects, and end.")
