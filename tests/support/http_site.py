@@ -6,6 +6,8 @@ with site("--mount", mount.path) as served:
 
 import http.client
 import json
+import re
+import signal
 import socket
 import subprocess
 from collections.abc import Iterator, Sequence
@@ -39,6 +41,11 @@ class Site:
         assert self.url, process.stderr and process.stderr.read()
         self.port = urlsplit(self.url).port
         self.token = urlsplit(self.url).query.removeprefix("token=")
+
+    def kill(self) -> None:
+        """Let it die without a chance to do anything."""
+        self.process.kill()
+        self.process.wait(DEADLINE_S)
 
     def get(self, path: str, method: str = "GET", **headers: str) -> Answer:
         """Send a request; an underscore in the name of a header stands for a hyphen."""
@@ -93,15 +100,20 @@ class Events:
 
 
 @contextmanager
-def site(*arguments: object, relayctl: Sequence[str | Path] = (RELAYCTL,)) -> Iterator[Site]:
-    """Run relayctl serve at a free port, until a signal ends it in order."""
+def site(*arguments: object, relayctl: Sequence[str | Path] = (RELAYCTL,), said: str = "") -> Iterator[Site]:
+    """Run relayctl serve at a free port, until a signal ends it in order, or it was killed.
+
+    said: a pattern of what it writes to stderr
+    """
     listen = [] if "--listen" in arguments else ["--listen", "127.0.0.1:0"]
     command = [*relayctl, "serve", *map(str, arguments), *listen]
     with start(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:
             yield Site(process)
+            killed = process.poll() == -signal.SIGKILL
             process.terminate()
-            _, said = process.communicate(timeout=DEADLINE_S)
-            assert (process.returncode, said) == (0, "")
+            _, errors = process.communicate(timeout=DEADLINE_S)
+            assert process.returncode == (-signal.SIGKILL if killed else 0)
+            assert re.fullmatch(said, errors, re.DOTALL), errors
         finally:
             process.kill()

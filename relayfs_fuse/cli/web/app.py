@@ -112,7 +112,7 @@ class Site:
     ) -> ASGIApp:
         name = request.query_params.get("trace")
         if not name:
-            raise HTTPException(400, f"{request.url.path} needs ?trace=NAME")
+            raise HTTPException(400, f"{request.scope['path']} needs ?trace=NAME")
         if request.method == "HEAD":
             await self._read(_find, self._store, Followed("trace", name))
             return Response(headers={"Content-Type": content_type, "Content-Disposition": disposition(name + suffix)})

@@ -77,7 +77,7 @@ class Guard:
             and request.headers.get("sec-fetch-mode") != "navigate"
         ):
             return PlainTextResponse("pages of other sites get nothing\n", 403)
-        if request.url.path in self._public or self._has_token(request):
+        if request.scope["path"] in self._public or self._has_token(request):
             return None
         text = "a token is needed, which relayctl serve has printed: as ?token=TOKEN, or Authorization: Bearer TOKEN\n"
         return PlainTextResponse(text, 401, {"WWW-Authenticate": "Bearer"})
@@ -90,10 +90,11 @@ class Guard:
         if name in self._hosts:
             return True
         try:
-            ipaddress.ip_address(name[1:-1] if name.startswith("[") and name.endswith("]") else name)
+            address = ipaddress.ip_address(name[1:-1] if name.startswith("[") and name.endswith("]") else name)
         except ValueError:
             return False
-        return True
+        # Behind a % may stand anything, as what divides an address from a path.
+        return "%" not in str(address)
 
     def _has_token(self, request: Request) -> bool:
         if self._token is None:

@@ -163,12 +163,18 @@ def _counters(store: str) -> Iterator[tuple[CounterInfo, int]]:
 
 def _family(sort: _Sort, label: str, found: list[Figures]) -> Family:
     samples = [
-        ({label: printable(one.name), **labels}, value)
+        ({label: _as_label(one.name), **labels}, value)
         for one in found
         for labels, value in sort.samples(one)
         if value is not None
     ]
     return Family(sort.name, sort.kind, sort.unit, sort.help, samples)
+
+
+def _as_label(name: str) -> str:
+    """Return a name; of one that is not UTF-8, a text with a blank, which no name has: no two have the same label."""
+    shown = printable(name.replace("\\", "\\\\"))
+    return name if shown == name.replace("\\", "\\\\") else f"{shown} (not UTF-8)"
 
 
 def _alone(name: str, text: str, value: int) -> Family:

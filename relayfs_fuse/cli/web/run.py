@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import Iterable
 
-# To accept one more connection, that one without a request is closed that was accepted first.
+# To accept one more connection, one is closed: the first that was accepted of those without a request, otherwise of
+# those whose client takes nothing, or else the new one. So answers take no more memory, however many ask.
 CONNECTIONS_MAX = 128
 # How long a connection may take to send a request.
 _REQUEST_S = 10.0
@@ -34,9 +35,14 @@ class _Protocol(H11Protocol):
         self._since = self.loop.time()
         self._stalled: asyncio.TimerHandle | None = None
         self.loop.call_later(_REQUEST_S, self._end_if_idle)
-        others = [one for one in self.connections if isinstance(one, _Protocol) and one.is_idle and one is not self]
-        if len(self.connections) > CONNECTIONS_MAX and others:
-            min(others, key=lambda one: one._since).transport.abort()
+        if len(self.connections) > CONNECTIONS_MAX:
+            self._least_needed().transport.abort()
+
+    def _least_needed(self) -> _Protocol:
+        others = [one for one in self.connections if isinstance(one, _Protocol) and one is not self]
+        idle = [one for one in others if one.is_idle]
+        stalled = [one for one in others if one._stalled is not None]
+        return min(idle or stalled or [self], key=lambda one: one._since)
 
     @property
     def is_idle(self) -> bool:

@@ -9,6 +9,7 @@ slowly learns what it has missed, and neither the thread nor other clients wait 
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 import time
 from collections import deque
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
     from anyio.abc import TaskGroup
 
     from relayfs_fuse.reading.records import Records
+
+log = logging.getLogger(__name__)
 
 TAILS_MAX = 16
 STREAMS_MAX = 64
@@ -85,17 +88,16 @@ class Queue:
         """Add JSON lines, which are whole, or another item."""
         with self._lock:
             was_empty = not self._items
-            if not isinstance(item, bytes):
+            n_bytes = _bytes_of(item)
+            if not n_bytes or not self._n_bytes or self._n_bytes + n_bytes <= QUEUE_BYTES:
                 self._items.append(item)
-            elif not self._n_bytes or self._n_bytes + len(item) <= QUEUE_BYTES:
-                self._items.append(item)
-                self._n_bytes += len(item)
+                self._n_bytes += n_bytes
             else:
                 last = self._items[-1]
                 missed = last.n_lines if isinstance(last, Missed) else 0
                 if missed:
                     self._items.pop()
-                self._items.append(Missed(missed + item.count(b"\n")))
+                self._items.append(Missed(missed + (item.count(b"\n") if isinstance(item, bytes) else 1)))
         if was_empty:
             self._loop.call_soon_threadsafe(self._event.set)
 
@@ -105,7 +107,7 @@ class Queue:
             with self._lock:
                 if self._items:
                     item = self._items.popleft()
-                    self._n_bytes -= len(item) if isinstance(item, bytes) else 0
+                    self._n_bytes -= _bytes_of(item)
                     return item
                 self._event.clear()
             await self._event.wait()
@@ -176,6 +178,10 @@ class Tail(Closing):
                 self._give(Ended(f"{self.followed.name}: {reason(error)}"))
             except RelayError as error:
                 self._give(Ended(str(error)))
+            except Exception as error:
+                # Other channels and traces are followed on.
+                log.exception("%s", self.followed)
+                self._give(Ended(f"{self.followed.name}: relayctl serve has failed: {error!r}"))
 
     def _step(self) -> bool:
         looked = self._live.look()
@@ -197,6 +203,13 @@ class Tail(Closing):
                 self._ended = item
             for queue in self._queues:
                 queue.put(item)
+
+
+def _bytes_of(item: bytes | Missed | Said | Ended) -> int:
+    """Return by how much it fills a queue. The last item has always room, and what is missing takes none."""
+    if isinstance(item, bytes):
+        return len(item)
+    return len(item.text) if isinstance(item, Said) else 0
 
 
 def find_channel_in(store: str, path: str) -> Channel:

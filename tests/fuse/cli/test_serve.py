@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import re
 import socket
 import sys
@@ -13,7 +14,7 @@ from pathlib import Path
 import pytest
 from babeltrace import babeltrace
 from http_site import Events, Site, site
-from mounts import DEADLINE_S, Mount, wait_until
+from mounts import DEADLINE_S, Mount, opened, wait_until
 from prometheus import check_by_promtool
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
@@ -24,6 +25,7 @@ from tracing import spoil
 from relayfs_fuse import Channel, Counters, Ring
 from relayfs_fuse.cli.web import metrics
 from relayfs_fuse.cli.web.metrics import OPENMETRICS_TYPE, TEXT_TYPE
+from relayfs_fuse.cli.web.run import CONNECTIONS_MAX
 
 pytestmark = pytest.mark.one_mount
 
@@ -104,6 +106,20 @@ def test_judges_read_both_formats_whatever_names_programs_choose(mount: Mount, s
     assert found.keys() == same.keys()
     assert found["relayfs_channel_records_total", ("channel", 'app/quo"te')] == 0
     assert [value for name, value in found.items() if ("name", "relayfs_channel/records") in name] == [3]
+
+
+def test_channels_whose_names_are_printed_alike_have_different_labels(mount: Mount, served: Site) -> None:
+    names = [b"x\\xff", b"x\xff", b"y\\\xff", b"y\\\\xff"]
+    for name in names:
+        with opened(mount.control, os.O_WRONLY) as descriptor:
+            os.write(descriptor, b"create " + name + b" buffers=single\n")
+    text = served.get("metrics", Accept=PROMETHEUS_TEXT_ONLY).text
+    found = [one.labels["channel"] for family in parse_text(text) for one in family.samples
+             if one.name == "relayfs_channel_records_total"]  # fmt: skip
+    for name in names:
+        with opened(mount.control, os.O_WRONLY) as descriptor:
+            os.write(descriptor, b"remove " + name + b"\n")
+    assert sorted(found) == [r"x\xff", r"x\xff (not UTF-8)", r"y\\\xff (not UTF-8)", r"y\\xff"]
 
 
 @pytest.mark.parametrize(
@@ -240,6 +256,33 @@ def test_a_client_that_takes_nothing_is_disconnected(mount: Mount) -> None:
         wait_until(has_gone, "the client is disconnected")
 
 
+def test_what_fails_while_one_is_followed_leaves_the_others(mount: Mount) -> None:
+    """As a mistake in what reads the store would."""
+    for name in ("bad", "good"):
+        mount.create(f"app/{name}", "times=mono buffers=single")
+    code = """
+from relayfs_fuse.cli.web.tails import Tail
+step = Tail._step
+def failing(self):
+    if self.followed.name == "app/bad":
+        raise ValueError("no number")
+    return step(self)
+Tail._step = failing
+from relayfs_fuse.cli.relayctl import main
+main()
+"""
+    said = "app/bad: relayctl serve has failed: ValueError('no number')"
+    with site("--mount", mount.path, relayctl=[sys.executable, "-c", code], said=r".*'app/bad'.*no number\n") as one:
+        with Events(one, "channel=app/good") as good:
+            assert good.message()[0] == "begin"
+            with Events(one, "channel=app/bad") as bad:
+                assert (bad.message()[0], bad.message()) == ("begin", ("end", {"why": said}))
+            (mount.path / "app/good").write_bytes(b"record")
+            assert good.message()[1]["record"] == "record"
+        with Events(one, "channel=app/good") as good:
+            assert good.message()[0] == "begin"
+
+
 def test_when_the_last_client_has_gone_no_buffer_is_held(mount: Mount, served: Site) -> None:
     mount.create("app/cpu", "times=mono")
     maps = Path(f"/proc/{served.process.pid}/maps")
@@ -295,6 +338,28 @@ def test_a_snapshot_and_a_perfetto_trace_have_the_events_and_leave_them(
 
 
 # --- many connections ---
+
+
+def test_clients_that_take_no_answer_keep_nobody_out(mount: Mount, served: Site) -> None:
+    """They are disconnected when others come, and what waits for them is bounded."""
+    for i in range(64):
+        mount.create(f"app/{i:03}{'x' * 190}", "buffers=single subbuf_size=4K n_subbufs=2")
+    with ExitStack() as stack:
+        for _ in range(300):
+            one = stack.enter_context(socket.socket())
+            one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            one.connect(("127.0.0.1", served.port))
+            one.sendall(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n" * 2)
+        assert served.get("metrics").status == 200
+        wait_until(lambda: n_sockets_of(served) <= CONNECTIONS_MAX + 16, lambda: f"sockets: {n_sockets_of(served)}")
+
+
+def n_sockets_of(served: Site) -> int:
+    n = 0
+    for path in Path(f"/proc/{served.process.pid}/fd").iterdir():
+        with suppress(FileNotFoundError):
+            n += str(path.readlink()).startswith("socket:")
+    return n
 
 
 def test_connections_without_requests_keep_nobody_out(mount: Mount) -> None:

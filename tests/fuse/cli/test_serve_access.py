@@ -67,6 +67,7 @@ def test_every_answer_has_the_headers_that_protect_its_reader(served: Site) -> N
         ("192.0.2.7", 200), (os.uname().nodename, 200), ("metrics.example:443", 200),
         ("rebound.example", 421), ("rebound.example:5345", 421), ("localhost.rebound.example", 421), ("", 421),
         ("127.0.0.1.rebound.example", 421), ("[localhost]", 421), ("localhost:x", 421),
+        ("[::1%?]", 421), ("[::1%1]:80", 421), ("::1%a?", 421), ("::1%#", 421),
     ],
 )  # fmt: skip
 def test_only_the_names_of_the_server_are_answered(served: Site, host: str, status: int) -> None:
