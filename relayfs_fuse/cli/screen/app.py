@@ -52,8 +52,10 @@ class Main(Screen[None]):
     Main Input { height: 1; border: none; display: none; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("slash", "filter", show=False),
-        Binding("escape", "forget_filter", show=False),
+        # At once, before further keys are given to the widget that has the focus: some type fast, or paste.
+        Binding("slash", "filter", show=False, priority=True),
+        Binding("escape", "forget_filter", show=False, priority=True),
+        Binding("enter", "end_filter", show=False, priority=True),
         Binding("z", "zeros", show=False),
         Binding("p", "pause", show=False),
         Binding("enter", "detail", show=False),
@@ -126,27 +128,30 @@ class Main(Screen[None]):
 
     # --- keys ---
 
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Leave a slash to the filter while it is typed, and Enter to the table at other times."""
+        if action in {"filter", "end_filter"}:
+            return (self.focused is self._filter) == (action == "end_filter")
+        return super().check_action(action, parameters)
+
     def action_filter(self) -> None:
         """Ask for the names to show."""
         self._filter.display = True
-        self._filter.focus()
+        self.set_focus(self._filter)
 
     def action_forget_filter(self) -> None:
         """Show all names."""
         self._filter.value = ""
-        self._end_filter()
+        self.action_end_filter()
 
     def on_input_changed(self, _: Input.Changed) -> None:
         """Show the names that match so far."""
         self._show()
 
-    def on_input_submitted(self, _: Input.Submitted) -> None:
+    def action_end_filter(self) -> None:
         """Let keys go to the table again."""
-        self._end_filter()
-
-    def _end_filter(self) -> None:
         self._filter.display = False
-        self.table.focus()
+        self.set_focus(self.table)
 
     def action_zeros(self) -> None:
         """Hide, or show again, what nobody writes to, with nothing unread and nothing lost."""
