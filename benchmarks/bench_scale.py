@@ -1,0 +1,286 @@
+"""Measure what requests, ticks and commands of the server cost with 10, 1,000 and 10,000 channels.
+
+    ./dev bench scale [CHANNELS ...]
+
+Each channel has two buffers of 28 KiB, so 10,000 take 560 MB of /dev/shm. They are in directories of 100 below `load`,
+so that a directory has as many names whatever the number of channels. Promises are ratios of the largest number to the
+smallest, in the same run. The status is 1 if one is missed.
+"""
+
+import os
+import select
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from support import TMPFS, Limit, Mount, Samples, compiled, judge
+
+from relayfs_fuse import Channel
+
+COUNTS = (10, 1_000, 10_000)
+BUFFERS = 2
+OPTIONS = "subbuf_size=4096 n_subbufs=1"
+IN_DIRECTORY = 100
+# Lines of one write(2) to control.
+LINES = 100
+TIMED = 50
+WAKES = 500
+LISTED = 400
+IDLE_S = 5.0
+PRODUCERS = 1_000
+# Of how many channels it is counted what was lost.
+READ = 100
+
+
+@dataclass(frozen=True)
+class Server:
+    """A server that was started for a store, and its mount."""
+
+    mount: Mount
+    pid: int
+
+    def cpu_s(self) -> float:
+        """Return the processor time that all threads of the server have taken, in seconds."""
+        total = 0
+        for task in Path(f"/proc/{self.pid}/task").iterdir():
+            total += int((task / "schedstat").read_text().split()[0])
+        return total / 1e9
+
+    def resident_mb(self) -> float:
+        """Return the memory that is the server's own, without the store's files, in MB."""
+        fields = dict(line.split(":", 1) for line in Path(f"/proc/{self.pid}/status").read_text().splitlines())
+        return int(fields["RssAnon"].split()[0]) / 1024
+
+    def n_descriptors(self) -> int:
+        """Return how many descriptors the server has open."""
+        return len(os.listdir(f"/proc/{self.pid}/fd"))
+
+    def end(self) -> None:
+        """Unmount, and wait for the server's end."""
+        subprocess.run(["fusermount3", "-u", "-z", self.mount.path], check=True)
+        while Path(f"/proc/{self.pid}").exists():
+            time.sleep(0.01)
+
+
+def start(mount: Mount) -> Server:
+    """Start a server for a store."""
+    relayfs = Path(sys.executable).with_name("relayfs")
+    subprocess.run([relayfs, mount.path, "-o", f"store={mount.store}"], check=True)
+    return Server(mount, int((mount.store / ".lock").read_text().split()[1].rstrip(",")))
+
+
+def name(number: int) -> str:
+    """Return the path of a channel."""
+    return f"load/{number // IN_DIRECTORY:03}/c{number % IN_DIRECTORY:02}"
+
+
+def fill(mount: Mount, n_channels: int) -> None:
+    """Make channels."""
+    for first in range(0, n_channels, LINES):
+        numbers = range(first, min(first + LINES, n_channels))
+        mount.command("\n".join(f"create {name(number)} {OPTIONS}" for number in numbers))
+
+
+def times(act: Callable[[], object], n: int = TIMED) -> list[float]:
+    """Return how long each of `n` calls takes, in ms."""
+    took = []
+    for _ in range(n):
+        begun = time.perf_counter()
+        act()
+        took.append(1000 * (time.perf_counter() - begun))
+    return sorted(took)
+
+
+def percentile(values: list[float], percent: int) -> float:
+    """Return a percentile of sorted values."""
+    return values[min(len(values) - 1, len(values) * percent // 100)]
+
+
+def wakes(mount: Mount) -> list[float]:
+    """Return how long after a record poll(2) returns, in ms, of many records."""
+    mount.command("create extra/wake buffers=single delivery=packet")
+    file = mount.path / "extra/wake"
+    took = []
+    with Channel(file) as channel, file.open("rb", buffering=0) as reader:
+        poll = select.poll()
+        poll.register(reader, select.POLLIN)
+        written = 0.0
+
+        def write() -> None:
+            nonlocal written
+            time.sleep(0.004)
+            written = time.perf_counter()
+            channel.write(b"x")
+
+        for _ in range(WAKES):
+            thread = threading.Thread(target=write)
+            thread.start()
+            if not poll.poll(10_000):
+                raise TimeoutError("poll(2) was not woken")
+            took.append(1000 * (time.perf_counter() - written))
+            thread.join()
+            reader.read(4096)
+    mount.command("remove extra/wake")
+    return sorted(took)
+
+
+def list_files(path: Path) -> None:
+    """List a directory with all attributes, as `ls -la` does."""
+    subprocess.run(["ls", "-la", path], check=True, stdout=subprocess.DEVNULL)
+
+
+def add_requests(samples: Samples, server: Server, n: int) -> None:
+    """Measure single requests."""
+    mount = server.mount
+
+    def create_and_note() -> list[float]:
+        numbers = iter(range(TIMED))
+        return times(lambda: mount.command(f"create extra/c{next(numbers)} {OPTIONS}"))
+
+    samples.add(f"create {n}", percentile(create_and_note(), 50))
+    numbers = iter(range(TIMED))
+    samples.add(f"remove {n}", percentile(times(lambda: mount.command(f"remove extra/c{next(numbers)}")), 50))
+    samples.add(f"stat control {n}", percentile(times(lambda: os.stat(mount.path / "control")), 50))
+    samples.add(f"cat control {n}", percentile(times((mount.path / "control").read_bytes, 5), 50))
+    samples.add(f"ls MNT {n}", percentile(times(lambda: os.listdir(mount.path)), 50))
+    woken = wakes(mount)
+    samples.add(f"poll wake {n}", percentile(woken, 50))
+    samples.add(f"poll wake p99 {n}", percentile(woken, 99))
+
+
+def add_listing(samples: Samples, server: Server, n: int) -> None:
+    """Measure `ls -la` of a directory of LISTED relay files."""
+    mount = server.mount
+    mount.command("\n".join(f"create listed/c{number} {OPTIONS}" for number in range(LISTED // BUFFERS)))
+    before_s = server.cpu_s()
+    took = times(lambda: list_files(mount.path / "listed"), 3)
+    samples.add(f"ls -la {LISTED} files {n}", took[0])
+    samples.add(f"ls -la server us/file {n}", (server.cpu_s() - before_s) / 3 / LISTED * 1e6)
+    mount.command("\n".join(f"remove listed/c{number}" for number in range(LISTED // BUFFERS)))
+
+
+def add_tree(samples: Samples, server: Server, n: int) -> None:
+    """Measure `ls -lR` of all relay files, and of a tmpfs tree with as many."""
+    with tempfile.TemporaryDirectory(dir=TMPFS) as plain:
+        for number in range(n):
+            directory = Path(plain) / Path(name(number)).parent
+            directory.mkdir(parents=True, exist_ok=True)
+            for buffer in range(BUFFERS):
+                (directory / f"{Path(name(number)).name}{buffer}").touch()
+
+        def list_tree(path: Path) -> None:
+            subprocess.run(["ls", "-lR", path], check=True, stdout=subprocess.DEVNULL)
+
+        samples.add(
+            f"ls -lR us/file {n}", times(lambda: list_tree(server.mount.path / "load"), 1)[0] / n / BUFFERS * 1000
+        )
+        samples.add(f"ls -lR tmpfs us/file {n}", times(lambda: list_tree(Path(plain)), 1)[0] / n / BUFFERS * 1000)
+
+
+def add_idle(samples: Samples, server: Server, n: int) -> None:
+    """Measure what the server takes while nobody asks for anything."""
+    time.sleep(2)
+    before_s = server.cpu_s()
+    time.sleep(IDLE_S)
+    samples.add(f"idle CPU % {n}", (server.cpu_s() - before_s) / IDLE_S * 100)
+    samples.add(f"memory MB {n}", server.resident_mb())
+    samples.add(f"descriptors {n}", server.n_descriptors())
+
+
+def add_killed(samples: Samples, server: Server, program: Path, n: int) -> None:
+    """Measure how soon it is counted as lost what producers had reserved when all of them were killed."""
+    n_producers = min(PRODUCERS, n)
+    paths = [server.mount.path / name(number) for number in range(n)]
+    command = [program, str(n_producers)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as producers:
+        assert producers.stdin is not None
+        assert producers.stdout is not None
+        producers.stdin.write("".join(f"{path}\n" for path in paths) + "\n")
+        producers.stdin.flush()
+        if producers.stdout.readline() != "reserved\n":
+            raise RuntimeError("the producers could not reserve")
+        producers.stdin.close()
+        producers.stdout.readline()
+    begun = time.perf_counter()
+    read = range(0, n, max(1, n // READ))
+    torn = sum(count_torn(server.mount, number) for number in read)
+    samples.add(f"count what was lost us/channel {n}", (time.perf_counter() - begun) / len(read) * 1e6)
+    if torn != len(read):
+        raise RuntimeError(f"{torn} of {len(read)} reservations of killed producers are counted as lost")
+
+
+def count_torn(mount: Mount, number: int) -> int:
+    """Read all of a channel, and return how many records their producers never completed."""
+    for buffer in range(BUFFERS):
+        (mount.path / f"{name(number)}{buffer}").read_bytes()
+    return mount.statistic(name(number), "lost_torn")
+
+
+def measure_one(samples: Samples, program: Path, n: int) -> None:
+    """Measure everything with a number of channels."""
+    with tempfile.TemporaryDirectory() as directory, tempfile.TemporaryDirectory(dir=TMPFS) as store:
+        mount = Mount(Path(directory), Path(store) / "store")
+        server = start(mount)
+        try:
+            begun = time.perf_counter()
+            fill(mount, n)
+            samples.add(f"create in batches {n}", 1000 * (time.perf_counter() - begun) / n)
+            add_requests(samples, server, n)
+            add_listing(samples, server, n)
+            add_idle(samples, server, n)
+            server.end()
+            begun = time.perf_counter()
+            server = start(mount)
+            samples.add(f"start {n}", 1000 * (time.perf_counter() - begun))
+            add_idle(samples, server, n)
+            add_tree(samples, server, n)
+            add_killed(samples, server, program, n)
+        finally:
+            server.end()
+
+
+def measure(counts: list[int]) -> Samples:
+    """Measure everything with each number of channels."""
+    samples = Samples()
+    with compiled("bench_scale.c") as program:
+        for n in counts:
+            measure_one(samples, program, n)
+    return samples
+
+
+def main() -> int:
+    """Measure, and judge."""
+    counts = [int(count) for count in sys.argv[1:]] or list(COUNTS)
+    few, many = counts[0], counts[-1]
+    limits = [
+        Limit(f"{what}: {many:,} channels, times {few:,}", f"{what} {many}", f"{what} {few}", most=2.0)
+        for what in ("create", "remove", "stat control", "ls MNT", "poll wake p99")
+    ]
+    limits += [
+        Limit(
+            f"ls -la: {many:,} channels, times {few:,}",
+            f"ls -la {LISTED} files {many}",
+            f"ls -la {LISTED} files {few}",
+            most=2.0,
+        ),
+        Limit(
+            f"ls -lR of {many:,} channels, times tmpfs",
+            f"ls -lR us/file {many}",
+            f"ls -lR tmpfs us/file {many}",
+            most=10.0,
+        ),
+        Limit(f"idle with {many:,} channels, % of a CPU", f"idle CPU % {many}", most=1.0),
+        Limit(f"memory with {many:,} channels, MB", f"memory MB {many}", most=100.0),
+        Limit(f"descriptors: {many:,} channels, times {few:,}", f"descriptors {many}", f"descriptors {few}", most=1.5),
+        Limit(f"start with {many:,} channels, ms more", f"start {many}", most=1000.0),
+    ]
+    return judge(lambda: measure(counts), limits, "ms, if not said otherwise")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
