@@ -110,6 +110,7 @@ class Project:
         loaded = YAML(typ="safe").load(path)
         assert loaded.keys() <= {"services", "volumes"}
         self._place = place
+        self._on_host: list[subprocess.Popen[bytes]] = []
         self._enter = ["nsenter", f"--mount=/proc/{host}/ns/mnt"]
         self._files = place / "app"
         self._files.mkdir()
@@ -127,10 +128,12 @@ class Project:
     def on_host(self, *command: str | Path) -> subprocess.Popen[bytes]:
         """Start a program on the host, which sees the mounts of others as they see its own."""
         with (self._place / "host.out").open("ab") as out:
-            return subprocess.Popen(
+            process = subprocess.Popen(
                 [*self._enter, *command], stdin=subprocess.DEVNULL, stdout=out, stderr=out, cwd="/",
                 env={"PATH": PATH, "LC_ALL": "C.UTF-8"}, start_new_session=True,
             )  # fmt: skip
+        self._on_host.append(process)
+        return process
 
     def do_on_host(self, *command: str | Path) -> None:
         """Run a program on the host, which must succeed."""
@@ -213,6 +216,9 @@ class Project:
                 running.kill()
             assert running.process.stdin is not None
             running.process.stdin.close()
+        for process in self._on_host:
+            process.kill()
+            process.wait()
 
 
 def _capabilities(service: dict[str, Any]) -> set[str]:
