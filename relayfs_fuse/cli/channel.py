@@ -15,6 +15,7 @@ import click
 
 from relayfs_fuse.cli.common import say
 from relayfs_fuse.cli.names import CHANNEL, FIRST_FILE, channels_of_store, names_in, traces_of
+from relayfs_fuse.cli.opened import absolute
 from relayfs_fuse.errors import CommandError, RelayError, StoreError
 from relayfs_fuse.explain import mounts_of
 from relayfs_fuse.fs.commands.control import check_path
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from relayfs_fuse.fs.kinds.base import Kind
     from relayfs_fuse.native import ChannelMemory
     from relayfs_fuse.reading.records import Records
-    from relayfs_fuse.reading.source import Root
 
 
 @dataclass(frozen=True)
@@ -102,14 +102,14 @@ def refuse_options(channel: Channel, options: Mapping[str, object]) -> None:
 
 def _places(what: str, mount: str | None, store: str | None) -> Iterator[tuple[str, str | None, str]]:
     """Yield where it may be: the store, the mount if this process does not see the store, and the path in it."""
-    is_named = False
+    if mount is None and store is None and os.path.isabs(what):
+        root, path = absolute(what)
+        yield *((root.place, None) if root.is_store else _seen(root.place, find_store(root.place))), path
+        return
     if mount is None and store is None and "/" in what:
-        for root, path in mounts_of(what):
-            is_named = os.path.isabs(what)
-            yield *_seen(root, find_store(root)), path
-    if not is_named:
-        where = find_store(mount, store)
-        yield *_seen(find_mount(mount) if store is None else None, where), what.removeprefix(os.path.join(where, ""))
+        for place, path in mounts_of(what):
+            yield *_seen(place, find_store(place)), path
+    yield *_seen(find_mount(mount) if store is None else None, find_store(mount, store)), what
 
 
 def _seen(place: str | None, where: str) -> tuple[str, str | None]:
@@ -137,11 +137,3 @@ def map_channel(store: str, path: str) -> tuple[Kind[Any], list[ChannelMemory]]:
     if found is None:
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), os.path.join(store, path))
     return map_files(found.directory)
-
-
-def channels_in(root: Root) -> str:
-    """List the channels of a mount or store for an error message; "": there is none."""
-    with suppress(OSError, RelayError):
-        found = channels_of_store(root.place, traces_of(root.place)) if root.is_store else names_in(root.place, CHANNEL)
-        return listed("channels", list(found))
-    return ""

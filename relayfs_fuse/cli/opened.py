@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import errno
 import os
+from contextlib import suppress
 from typing import TYPE_CHECKING, TypeVar
 
 from relayfs_fuse import explain, native
-from relayfs_fuse.cli.channel import channels_in
+from relayfs_fuse.cli.names import CHANNEL, channels_of_store, names_in, traces_of
 from relayfs_fuse.errors import RelayError
 from relayfs_fuse.native import either
-from relayfs_fuse.reading.source import Root, find_root
+from relayfs_fuse.reading.source import Root, find_root, listed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -73,3 +74,11 @@ def _places(what: str, mount: str | None) -> Iterator[tuple[Root, str]]:
         for place, path in explain.mounts_of(what):
             yield Root(place, is_store=False), path
     yield find_root(mount), what
+
+
+def channels_in(root: Root) -> str:
+    """List the channels of a mount or store for an error message; "": there is none."""
+    with suppress(OSError):
+        found = channels_of_store(root.place, traces_of(root.place)) if root.is_store else names_in(root.place, CHANNEL)
+        return listed("channels", list(found))
+    return ""

@@ -6,6 +6,7 @@ import fnmatch
 import os
 import sys
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import click
@@ -26,6 +27,8 @@ from relayfs_fuse.cli.common import (
 )
 from relayfs_fuse.cli.figures import add_rates
 from relayfs_fuse.cli.objects import read_all
+from relayfs_fuse.cli.opened import absolute
+from relayfs_fuse.errors import RelayError
 from relayfs_fuse.fs.commands.control import format_size
 
 if TYPE_CHECKING:
@@ -111,7 +114,10 @@ def _matches(name: str, pattern: str) -> bool:
 
 
 def _below(name: str, mount: str | None) -> str:
-    """Return the PATH of MNT/PATH, or the name."""
+    """Return the PATH of MNT/PATH or STORE/PATH, or the name."""
+    if mount is None and os.path.isabs(name):
+        with suppress(RelayError):
+            return absolute(name)[1]
     return name.removeprefix(f"{mount.rstrip('/')}/") if mount is not None else name
 
 

@@ -69,9 +69,10 @@ def test_a_channel_of_a_store_is_used_without_a_server(
     ctl("run", "app/log", "--", "echo", "three")
     lines = ["one\n", "two\n", "three\n"]
     assert ctl("cat", "app/log", "--merge") == "".join(lines)
-    assert [json.loads(line)["record"] for line in ctl("view", "app/log", "--json").splitlines()] == lines
+    viewed = ctl("view", "/nowhere/relay/app/log", "--json")
+    assert [json.loads(line)["record"] for line in viewed.splitlines()] == lines
     assert sorted(ctl("cat", "app/log", "--peek").splitlines(keepends=True)) == sorted(lines)
-    (figures,) = (json.loads(line) for line in ctl("stat", "--json", "app/log").splitlines())
+    (figures,) = (json.loads(line) for line in ctl("stat", "--json", scratch_store / "app/log").splitlines())
     assert (figures["count"], figures["unread_bytes"] > 0, figures["state"]) == (3, True, "ok")
     assert ctl("list").split()[0] == "app/log"
     if "ring" not in options:
