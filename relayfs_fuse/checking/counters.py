@@ -39,6 +39,10 @@ def counters(place: Place, uid: int) -> Iterator[Finding]:
     except OSError as error:
         yield place.damage(f"they cannot be read: {error.strerror}")
         return
+    if seen.is_unfinished and not seen.found:
+        yield place.warning(
+            "they could not be checked, because other processes keep changing them", "check again later"
+        )
     for fault in seen.found:
         yield place.below(_MAIN if fault.name.startswith(_OF_MAIN) else _NAMES).of_fault(fault)
     if seen.n_more:

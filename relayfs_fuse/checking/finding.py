@@ -95,7 +95,7 @@ class Place(NamedTuple):
         allowed = "" if fault.value is None else fault.text
         if fault.kind == faults.DEAD:
             found = f"left by thread {fault.value}, which has died"
-            if not fault.name.endswith(("thread", "lock", "resets")):
+            if not fault.name.endswith(("thread", "lock")):
                 found = str(fault.value)
             return Finding(WARNING, self.name, self.file, fault.at, fault.name, found, "", fault.text)
         advice = self.advice
@@ -115,18 +115,21 @@ def lasting(look: Callable[[], Faults]) -> Faults:
 
     look: OSError as it raises
     """
-    seen = look()
+    seen, is_sure = look(), False
     for pause_s in _PAUSES_S:
         if not seen.found and not seen.is_unfinished:
-            break
+            return seen
         time.sleep(pause_s)
         before, seen = seen, look()
+        # A check that could not end has found other things than one that could.
+        is_sure = before.is_unfinished == seen.is_unfinished
         if before == seen and (pause_s >= _SETTLED_S or not seen.is_unfinished):
-            break  # nobody changes it
-        if not before.is_unfinished:
+            return seen  # nobody changes it
+        if is_sure:
             again = {(fault.at, fault.name) for fault in before.found}
-            seen = seen._replace(found=[fault for fault in seen.found if (fault.at, fault.name) in again])
-    return seen
+            kept = [fault for fault in seen.found if (fault.at, fault.name) in again]
+            seen = seen._replace(found=kept, n_more=min(before.n_more, seen.n_more))
+    return seen if is_sure else seen._replace(found=[], n_more=0)
 
 
 def all_lasting(look: Callable[[], Iterable[Finding]]) -> Iterator[Finding]:

@@ -32,8 +32,9 @@ struct check {
 	struct relay_faults *faults;
 	uint64_t control_at, claims_at; /* offsets in the file */
 	uint64_t subbufs_at;
+	uint32_t readers; /* relay_control.current, as loaded before `consumer` */
 	struct relay_consumer consumer;
-	uint64_t head, records; /* as loaded before `consumer` */
+	uint64_t head, records; /* as loaded after `consumer` */
 };
 
 static uint64_t control_at(const struct check *check, size_t offset)
@@ -79,6 +80,14 @@ static void note(const struct check *check)
 	relay_fault_note(check->faults, damage, places);
 }
 
+/* True if a reader has moved since `consumer` was loaded: what it has passed may be overwritten. */
+static bool has_read(const struct check *check)
+{
+	/* Pairs with the release in relay_consumer_publish(), as has_read_since() in buffer/stats.c. */
+	__atomic_thread_fence(__ATOMIC_ACQUIRE);
+	return __atomic_load_n(&check->buf->control->current, __ATOMIC_RELAXED) != check->readers;
+}
+
 /* --- control page --- */
 
 static void check_locks(const struct check *check)
@@ -110,14 +119,11 @@ static bool check_control(const struct check *check)
 	if (n_used > RELAY_N_CLAIMS)
 		relay_fault_value(check->faults, CONTROL(n_claims_used), n_used, "relay_control.n_claims_used",
 		                  "at most %d", RELAY_N_CLAIMS);
-	if (resets & 1) {
-		uint64_t owner = __atomic_load_n(&control->reader_lock, __ATOMIC_RELAXED);
-		if (!owner)
-			relay_fault_value(check->faults, CONTROL(resets), resets, "relay_control.resets",
-			                  "an even number while nobody has the reader lock");
-		relay_fault_dead(check->faults, CONTROL(resets), owner, "relay_control.resets",
-		                 "it died during a reset, and writers are refused until another reset is complete");
-	}
+	uint64_t owner = __atomic_load_n(&control->reader_lock, __ATOMIC_RELAXED);
+	if (resets & 1 && (!owner || !relay_owner_alive(owner)))
+		relay_fault_left(check->faults, CONTROL(resets), resets, "relay_control.resets",
+		                 "it is odd: a process has died during a reset, and writers are refused until another "
+		                 "reset is complete");
 	return !(resets & 1);
 }
 
@@ -245,20 +251,21 @@ static void check_consumer(const struct check *check)
 	const struct rchan_buf *buf = check->buf;
 	const struct relay_consumer *consumer = &check->consumer;
 	uint64_t number = relay_pos_number(buf, consumer->position), offset = relay_pos_offset(buf, consumer->position);
+	const uint64_t at = CONTROL(consumer) + (check->readers & 1) * sizeof(struct relay_consumer);
 	uint64_t consumed = __atomic_load_n(&buf->control->consumed, __ATOMIC_ACQUIRE);
-	uint32_t current = __atomic_load_n(&buf->control->current, __ATOMIC_RELAXED);
-	struct relay_subbuf entry = relay_subbuf_at(buf, consumer->position);
-	const uint64_t at = CONTROL(consumer) + (current & 1) * sizeof(struct relay_consumer);
 	uint64_t owner = __atomic_load_n(&buf->control->reader_lock, __ATOMIC_RELAXED);
+	struct relay_subbuf entry = relay_subbuf_at(buf, consumer->position);
+	bool is_old = is_entry_old(buf, number);
+	if (has_read(check))
+		return;
 	if (consumed != consumer->position && !owner)
 		relay_fault_value(check->faults, CONTROL(consumed), consumed, "relay_control.consumed",
 		                  "%" PRIu64 ", as relay_consumer.position", consumer->position);
-	if (is_entry_old(buf, number))
-		return;
-	if (consumer->bytes != entry.start_bytes + offset)
+	if (!is_old && consumer->bytes != entry.start_bytes + offset)
 		relay_fault_value(check->faults, at + offsetof(struct relay_consumer, bytes), consumer->bytes,
 		                  "relay_consumer.bytes", "%" PRIu64 ", by its position", entry.start_bytes + offset);
-	if (consumer->records < entry.start_records || (!offset && consumer->records != entry.start_records))
+	if (!is_old &&
+	    (consumer->records < entry.start_records || (!offset && consumer->records != entry.start_records)))
 		relay_fault_value(check->faults, at + offsetof(struct relay_consumer, records), consumer->records,
 		                  "relay_consumer.records", "%s %" PRIu64 ", by its position",
 		                  offset ? "at least" : "only", entry.start_records);
@@ -299,7 +306,9 @@ static int walk_data(const struct check *check)
 		plan.from = plan.to;
 	}
 	pthread_mutex_unlock(&buf->walking);
-	if (err == -EBADMSG)
+	if (err == -EBADMSG && has_read(check))
+		relay_damage_forget(&buf->damage);
+	else if (err == -EBADMSG)
 		note(check);
 	return err == -EINPROGRESS ? -EAGAIN : 0;
 }
@@ -324,14 +333,15 @@ static bool check_heads(const struct check *check, uint64_t number)
 		n_heads += in_span;
 		if (good == spans[i].length)
 			continue;
-		if (relay_consume_stands(buf, number))
+		if (relay_consume_stands(buf, number) || has_read(check))
 			return false;
 		relay_fault_value(check->faults, at, *(const uint32_t *)(buf->data + (at & ~3ull)),
 		                  "relay_timed_head of a record", "%u, and a length within sub-buffer %" PRIu64,
 		                  RELAY_TRACE_EXTENDED, number);
 		return true;
 	}
-	if (n <= 0 || relay_consume_stands(buf, number))
+	/* A reader that passes holes frees their claims. */
+	if (n <= 0 || relay_consume_stands(buf, number) || has_read(check))
 		return n == 0;
 	uint64_t all = state.records - first, counted = n_heads + state.torn_records + state.discarded_records;
 	if (all != counted)
@@ -354,19 +364,13 @@ static void count_records(const struct check *check)
 		number++;
 }
 
-int relay_buf_check(struct rchan_buf *buf, struct relay_faults *faults)
+/* Check all, after check_control(). Returns 0 or -EAGAIN. */
+static int check_all(struct check *check)
 {
-	uint64_t control = buf->mapping.bytes - RELAY_PAGE_BYTES;
-	struct check of = {.buf = buf,
-	                   .faults = faults,
-	                   .control_at = control,
-	                   .claims_at = (uint64_t)((unsigned char *)buf->claims - buf->data),
-	                   .subbufs_at = (uint64_t)((unsigned char *)buf->subbufs - buf->data)};
-	struct check *check = &of;
+	struct rchan_buf *buf = check->buf;
 	struct relay_stats stats;
-	check_locks(check);
-	if (!check_control(check))
-		return -EAGAIN;
+	/* Relaxed: relay_consumer_read() loads it again with acquire before the state. */
+	check->readers = __atomic_load_n(&buf->control->current, __ATOMIC_RELAXED);
 	/* The consumer is loaded before head, which cannot be behind it then. */
 	if (relay_consumer_read(buf, &check->consumer) || relay_settled_head(buf, &check->head, &check->records)) {
 		note(check);
@@ -385,4 +389,26 @@ int relay_buf_check(struct rchan_buf *buf, struct relay_faults *faults)
 	if (buf->is_timed)
 		count_records(check);
 	return err;
+}
+
+int relay_buf_check(struct rchan_buf *buf, struct relay_faults *faults)
+{
+	uint64_t control = buf->mapping.bytes - RELAY_PAGE_BYTES;
+	struct check check = {.buf = buf,
+	                      .faults = faults,
+	                      .control_at = control,
+	                      .claims_at = (uint64_t)((unsigned char *)buf->claims - buf->data),
+	                      .subbufs_at = (uint64_t)((unsigned char *)buf->subbufs - buf->data)};
+	/* Pairs with start_again() in buffer/control.c: all changes by the last reset are seen. */
+	uint32_t resets = __atomic_load_n(&buf->control->resets, __ATOMIC_ACQUIRE), n = faults->n;
+	check_locks(&check);
+	if (!check_control(&check))
+		return -EAGAIN;
+	int err = check_all(&check);
+	/* Pairs with the fence in start_again(): if a change by a reset was seen, the odd number is seen now. */
+	__atomic_thread_fence(__ATOMIC_ACQUIRE);
+	if (__atomic_load_n(&buf->control->resets, __ATOMIC_RELAXED) == resets)
+		return err;
+	faults->n = n;
+	return -EAGAIN;
 }

@@ -71,7 +71,8 @@ static void check_words(const struct check *check)
 	uint32_t current = __atomic_load_n(&consumer->current, __ATOMIC_ACQUIRE);
 	uint64_t counted = consumer->counts[current & 1].position;
 	uint64_t position = relay_ring_consumed(ring);
-	if (!lock && relay_ring_is_behind(position, counted))
+	bool is_locked = lock || __atomic_load_n(&consumer->lock, __ATOMIC_ACQUIRE);
+	if (!is_locked && relay_ring_is_behind(position, counted))
 		relay_fault_value(check->faults, CONSUMER(position), position, "relay_ring_consumer.position",
 		                  "at least %" PRIu64 ", as relay_ring_counts.position", counted);
 }

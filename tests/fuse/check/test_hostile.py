@@ -76,13 +76,12 @@ def test_files_that_are_truncated_while_they_are_looked_at(store: CheckedStore) 
     made = [store.relay("app/log", buffers=0), store.ring("app/ring")]
     write(made[0], [100] * 20)
     truncate = """
-import os, sys, time
+import os, sys
+files = [(os.open(path, os.O_RDWR), open(path, "rb").read()) for path in sys.argv[1:]]
 while True:
-    for path in sys.argv[1:]:
-        size = os.stat(path).st_size
-        os.truncate(path, 4096)
-        os.truncate(path, size)
-    time.sleep(0.0002)
+    for file, content in files:
+        os.truncate(file, 4096)
+        os.pwrite(file, content, 0)
 """
     with subprocess.Popen([sys.executable, "-c", truncate, *map(str, made)]) as truncating:
         try:
@@ -97,7 +96,7 @@ while True:
 
 def measured(store: Path) -> tuple[subprocess.CompletedProcess[str], int]:
     """Run it; return also the most memory that it has had, in bytes."""
-    command = ["/usr/bin/env", "python3", "-c", MEASURE, str(RELAYCTL), "check", "--store", str(store)]
+    command = [sys.executable, "-c", MEASURE, str(RELAYCTL), "check", "--store", str(store)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
     return done, int(done.stderr.splitlines()[-1]) * 1024
 
@@ -111,18 +110,18 @@ sys.exit(done.returncode)
 
 
 def test_sizes_that_are_not_there(store: CheckedStore) -> None:
-    """Sparse files of a terabyte, which says that it is full of sub-buffers, and of names."""
+    """Check sparse files of half a terabyte and more, of which one says that it is full of sub-buffers."""
     _, without = measured(store.path)
     mem = store.relay("app/log")
     page = mem.read_bytes()[-PAGE:]
-    subbuf_size, n_subbufs = 1, 1 << 33 >> 1
-    data, entries = subbuf_size * (n_subbufs - 1), 2 * (n_subbufs - 1) * 64
+    subbuf_size, n_subbufs = 1, (1 << 32) - 1
+    data, entries = subbuf_size * n_subbufs, 2 * n_subbufs * 64
     file_bytes = data + -data % PAGE + entries + -entries % PAGE + 256 * 64 + PAGE
     os.truncate(mem, file_bytes)
     with mem.open("r+b") as file:
         file.seek(file_bytes - PAGE)
         file.write(page)
-    put(mem, file_bytes - PAGE + 16, "QQQ", subbuf_size, n_subbufs - 1, file_bytes)
+    put(mem, file_bytes - PAGE + 16, "QQQ", subbuf_size, n_subbufs, file_bytes)
     ring = store.ring("app/ring")
     os.truncate(ring, 1 << 40)
     done, memory = measured(store.path)

@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from build import PROGRAMS, compile_c
+from build import PROGRAMS, ROOT, compile_c
 from checked import CheckedStore, check, checked_store, consume, output, take, write
 from forking import RELAYCTL, run
 from making import making
@@ -135,17 +135,20 @@ def test_a_served_store_and_what_its_server_leaves(mount: Mount) -> None:
         start_trace(
             mount, buffers, f"buffers={buffers} subbuf_size=4K {'mode=overwrite' if buffers == 'shared' else ''}"
         )
-    with traced(mount) as program, making({"RELAYFS": str(mount.path)}) as maker:
+    classic = [compile_c([ROOT / "tests/fuse/programs/classic_client.c"])]
+    environment = {"RELAYFS": str(mount.path)}
+    with traced(mount) as program, making(environment) as maker, making(environment, command=classic) as client:
         program("emit 500")
+        for line in ("texts <head> <foot> -", "full 0", "open /xlog/9 64 2 39", *["write classic"] * 6):
+            client.ask(line)
         maker("start 24")
         maker("open made - 4096 4")
         maker("write hello")
-        environment = {"RELAYFS": str(mount.path)}
         for arguments in ((), ("-m", mount.path), (mount.path,), (mount.store,)):
             said = check(*arguments, env=environment)
             assert (said.status, said.findings) == (0, []), arguments
-            # The store, counters, .traces; 3 traces and the process in each; app, 3 channels and that of the program.
-            assert said.summary["checked"] >= 3 + 6 + 5
+            # The store, counters, .traces; 3 traces and the process in each; app, 3 channels and those of programs.
+            assert said.summary["checked"] >= 3 + 6 + 6
         assert check(mount.path / "app/cpu").summary["checked"] == 1
         assert check("app", env=environment).summary["checked"] == 3
         assert check("shared", "ring", env=environment).summary["checked"] == 3
@@ -187,9 +190,10 @@ def test_nothing_is_wrong_while_all_is_written_read_and_killed(store: CheckedSto
         which = n * len(made) // rounds % len(made)
         kind, mem = made[which]
         with ExitStack() as stack:
-            commands = [(mem, cpu, what) for cpu, what in ((0, "write"), (1, "write"), (1, "read"))]
-            if (RELAY + RINGS)[which]["scheme"] == 1:
-                commands = [(mem, 0, "write"), (mem, 0, "write"), (mem, 0, "read")]
+            cpu = 0 if (RELAY + RINGS)[which]["scheme"] == 1 else 1
+            commands = [(mem, 0, "write"), (mem, cpu, "write"), (mem, cpu, "read")]
+            if kind == "relay" and n % 3 == 2:
+                commands.append((mem, cpu, "reset"))
             programs = [
                 stack.enter_context(subprocess.Popen([flat_out, kind, str(at), str(cpu), what]))
                 for at, cpu, what in commands

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- *     flat_out relay|ring MEM CPU write|read     write records to a mem file, or read them, until it is killed
+ *     flat_out relay|ring MEM CPU write|read|reset     write records to a mem file, read them, or reset it, until it is killed
  *
- * A writer writes some at once, reserves and commits others, and discards a few. It runs on that CPU.
+ * A writer writes some at once, reserves and commits others, and discards a few. It runs on that CPU. A ring has no reset.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -11,6 +11,9 @@
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
+
+enum { RESET_PAUSE_US = 500 };
 
 static char text[512];
 
@@ -43,6 +46,12 @@ static void write_ring(struct relay_ring *ring, unsigned n)
 		(void)relay_ring_discard(to, 0);
 }
 
+static void reset_relay(struct rchan_buf *buf)
+{
+	(void)relay_buf_reset(buf);
+	usleep(RESET_PAUSE_US);
+}
+
 static void read_relay(struct rchan_buf *buf)
 {
 	struct relay_span spans[16];
@@ -70,7 +79,7 @@ int main(int argc, char **argv)
 		if (buf && writes)
 			write_relay(buf, n);
 		else if (buf)
-			read_relay(buf);
+			(strcmp(argv[4], "reset") ? read_relay : reset_relay)(buf);
 		else if (writes)
 			write_ring(ring, n);
 		else
