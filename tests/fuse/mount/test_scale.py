@@ -19,6 +19,16 @@ FEW, MANY, BATCH = 10, 500, 100
 DESCRIPTORS_MAX = 100
 
 
+# The kernel asks for the attributes of the directories in a path again after a second: two calls for each, of at most
+# three.
+AGAIN_MAX = 6
+
+
+def are_as_many(some: tuple[int, ...], others: tuple[int, ...]) -> bool:
+    """Whether the server made the same calls, but for what it is asked again on a slow machine."""
+    return (some[0], some[2]) == (others[0], others[2]) and abs(some[1] - others[1]) <= AGAIN_MAX
+
+
 @dataclass(frozen=True)
 class Counted:
     """A server that counts its calls, and the file in which it does."""
@@ -96,13 +106,14 @@ def test_a_request_takes_as_many_calls_with_many_channels_as_with_few(counted: C
     assert few["create, remove"] > (0, 0, 0)  # it counts
     counted.create("many", 0, MANY - FEW)
     os.stat(mount.control)  # which counts the bytes of new lines once
-    assert {name: counted.calls_of(lambda act=act: act(mount)) for name, act in ACTS.items()} == few
+    many = {name: counted.calls_of(lambda act=act: act(mount)) for name, act in ACTS.items()}
+    assert not {name: (few[name], many[name]) for name in ACTS if not are_as_many(few[name], many[name])}
 
 
 def test_names_are_listed_without_a_look_at_the_files(counted: Counted) -> None:
     counted.create("listed", 0, BATCH)
-    lists = (counted.calls_of(lambda name=name: os.listdir(counted.mount.path / name)) for name in ("few", "listed"))
-    assert len(set(lists)) == 1
+    lists = [counted.calls_of(lambda name=name: os.listdir(counted.mount.path / name)) for name in ("few", "listed")]
+    assert are_as_many(*lists), lists
 
 
 def test_idle_channels_take_no_descriptors(counted: Counted) -> None:
