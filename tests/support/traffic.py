@@ -23,6 +23,8 @@ from typing import Any, Protocol
 from build import compile_c, run_command
 from mounts import DEADLINE_S, wait_until
 
+from relayfs_fuse import Channel, Ring
+
 LINE_BYTES = 31
 READ_BYTES = 1 << 20
 PRELOADED = 400  # lines that are there when a test begins
@@ -61,6 +63,27 @@ def append(path: Path, data: bytes) -> None:
         assert os.write(descriptor, data) == len(data)
     finally:
         os.close(descriptor)
+
+
+@contextmanager
+def writing(channel: Path) -> Iterator[Callable[[bytes], object]]:
+    """Give the function that writes a record into a channel of a directory `app`, of either type."""
+    if Path(f"{channel.parents[1]}/.channels/app/{channel.name}/ring_size").exists():
+        with Ring(channel) as ring:
+            yield ring.output
+    else:
+        with Channel(channel) as opened:
+            yield opened.write
+
+
+def write_in_turn(channel: Path, *records: bytes) -> None:
+    """Write records into a channel of a directory `app` in turn on the first and the last CPU."""
+    cpus = os.sched_getaffinity(0)
+    with writing(channel) as write:
+        for i, record in enumerate(records):
+            os.sched_setaffinity(0, {max(cpus) if i % 2 else min(cpus)})
+            write(record)
+    os.sched_setaffinity(0, cpus)
 
 
 def short_lines(n: int, first: int = 0) -> bytes:

@@ -12,8 +12,9 @@ import pytest
 from forking import RELAYCTL, run, start
 from mounts import DEADLINE_S, NOBODY, Mount, wait_until
 from tracing import relayctl
+from traffic import write_in_turn
 
-from relayfs_fuse import Channel, Ring
+from relayfs_fuse import Channel
 
 pytestmark = pytest.mark.one_mount
 
@@ -25,17 +26,6 @@ KINDS = {
     "rings": "type=ring buffers=percpu times=mono",
     "length": "type=ring framing=length",
 }
-
-
-def write(channel: Path, *records: bytes) -> None:
-    """Write records in turn on the first and the last CPU."""
-    is_ring = Path(f"{channel.parents[1]}/.channels/app/{channel.name}/ring_size").exists()
-    cpus = os.sched_getaffinity(0)
-    with Ring(channel) if is_ring else Channel(channel) as opened:
-        for i, record in enumerate(records):
-            os.sched_setaffinity(0, {max(cpus) if i % 2 else min(cpus)})
-            (opened.output if is_ring else opened.write)(record)
-    os.sched_setaffinity(0, cpus)
 
 
 def cat(mount: Mount, *arguments: object) -> bytes:
@@ -63,21 +53,21 @@ def following(mount: Mount, tmp_path: Path, *arguments: str) -> Iterator[tuple[s
 def test_it_has_what_cat_has_of_all_relay_files(mount: Mount, options: str) -> None:
     channel = mount.create("app/cpu", options)
     records = [b"%d\n" % i * (i % 30 + 1) for i in range(500)]
-    write(channel, *records)
+    write_in_turn(channel, *records)
     relay_files = sorted(path for path in channel.parent.iterdir() if path.name.startswith("cpu"))
     peeked = cat(mount, "app/cpu", "--peek")
     assert mount.shown("app/cpu", "read_bytes") == "0"
     assert cat(mount, channel) == peeked
     assert cat(mount, "app/cpu") == cat(mount, "app/cpu", "--peek") == b""
     assert int(mount.shown("app/cpu", "read_records")) == len(records)
-    write(channel, *records)
+    write_in_turn(channel, *records)
     assert b"".join(path.read_bytes() for path in relay_files) == peeked
 
 
 def test_records_with_times_are_merged(mount: Mount) -> None:
     records = [b"%d\n" % i for i in range(100)]
     for name, options in (("relay", "times=tsc"), ("rings", KINDS["rings"])):
-        write(mount.create(f"app/{name}", options), *records)
+        write_in_turn(mount.create(f"app/{name}", options), *records)
         for _ in range(2):
             assert cat(mount, f"app/{name}", "--merge") == b"".join(records)
     mount.create("app/cpu")
@@ -93,10 +83,10 @@ def test_records_with_times_are_merged(mount: Mount) -> None:
 def test_it_follows_a_channel_to_its_end(mount: Mount, tmp_path: Path, options: str, way: str) -> None:
     channel = mount.create("app/cpu", options)
     records = [b"%d\n" % i for i in range(200)]
-    write(channel, *records[:100])
+    write_in_turn(channel, *records[:100])
     with following(mount, tmp_path, *([way] if way else [])) as (_, out):
         wait_until(lambda: len(out.read_bytes().splitlines()) == 100, lambda: f"{out.read_bytes()!r}")
-        write(channel, *records[100:])
+        write_in_turn(channel, *records[100:])
         mount.command("remove app/cpu")
     lines = out.read_bytes().splitlines(keepends=True)
     assert (lines if way == "--merge" else sorted(lines, key=int)) == records
@@ -104,13 +94,13 @@ def test_it_follows_a_channel_to_its_end(mount: Mount, tmp_path: Path, options: 
 
 def test_a_signal_or_a_reader_that_has_gone_ends_it_and_loses_nothing(mount: Mount, tmp_path: Path) -> None:
     channel = mount.create("app/cpu", "buffers=single")
-    write(channel, b"one\n")
+    write_in_turn(channel, b"one\n")
     with following(mount, tmp_path) as (process, out):
         wait_until(lambda: out.read_bytes() == b"one\n", "the record")
         process.send_signal(signal.SIGINT)
     # Nobody reads the pipe, which is full before the first sub-buffer was written. What was not written stays.
     lines = [b"%099d\n" % i for i in range(5000)]
-    write(channel, *lines)
+    write_in_turn(channel, *lines)
     script = '"$@" | head -n 1; echo "${PIPESTATUS[*]}"'
     command = ["bash", "-c", script, "-", RELAYCTL, "cat", str(channel)]
     done = subprocess.run(command, capture_output=True, timeout=DEADLINE_S, check=False)

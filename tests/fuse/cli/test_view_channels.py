@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 from mounts import DEADLINE_S, NOBODY, Mount, wait_until
 from tracing import RELAYCTL, relayctl
+from traffic import write_in_turn
 from viewing import CONTROLS, on_terminal, viewing
 
-from relayfs_fuse import Channel, Ring, native
+from relayfs_fuse import native
 
 pytestmark = pytest.mark.one_mount
 
@@ -32,23 +33,12 @@ def shown(mount: Mount, *arguments: object) -> str:
     return done.stdout
 
 
-def write(channel: Path, *records: bytes) -> None:
-    """Write records in turn on the first and the last CPU."""
-    is_ring = Path(f"{channel.parents[1]}/.channels/app/{channel.name}/ring_size").exists()
-    cpus = os.sched_getaffinity(0)
-    with Ring(channel) if is_ring else Channel(channel) as opened:
-        for i, record in enumerate(records):
-            os.sched_setaffinity(0, {max(cpus) if i % 2 else min(cpus)})
-            (opened.output if is_ring else opened.write)(record)
-    os.sched_setaffinity(0, cpus)
-
-
 @pytest.mark.parametrize("options", KINDS.values(), ids=KINDS)
 def test_records_of_all_cpus_are_lines_and_stay(mount: Mount, options: str) -> None:
     channel = mount.create("app/cpu", options)
-    write(channel, *(b"%d\n" % i for i in range(50)))
+    write_in_turn(channel, *(b"%d\n" % i for i in range(50)))
     time.sleep(0.01)  # --since is a time between
-    write(channel, *(b"%d\n" % i for i in range(50, 100)))
+    write_in_turn(channel, *(b"%d\n" % i for i in range(50, 100)))
     lines = shown(mount, "app/cpu").splitlines()
     matches = [LINE.fullmatch(line) for line in lines]
     assert [one[3] for one in matches] == list(map(str, range(100)))
@@ -82,12 +72,12 @@ def test_records_of_all_cpus_are_lines_and_stay(mount: Mount, options: str) -> N
 @pytest.mark.parametrize("options", ["times=tsc", "type=ring times=tsc"])
 def test_it_follows_a_channel_to_its_end(mount: Mount, options: str) -> None:
     channel = mount.create("app/cpu", options)
-    write(channel, *(b"%d" % i for i in range(10)))
+    write_in_turn(channel, *(b"%d" % i for i in range(10)))
     with viewing("app/cpu", "-f", "-n", 2, "--delay", 50, "--mount", mount.path) as follower:
         follower.wait_for(lambda: len(follower.lines) == 2)
-        write(channel, b"10", b"11")
+        write_in_turn(channel, b"10", b"11")
         follower.wait_for(lambda: len(follower.lines) == 4)
-        write(channel, b"12")
+        write_in_turn(channel, b"12")
         mount.command("remove app/cpu")
         assert follower.wait() == ""
     assert [LINE.fullmatch(line.rstrip())[3] for line in follower.lines] == ["8", "9", "10", "11", "12"]
@@ -95,7 +85,7 @@ def test_it_follows_a_channel_to_its_end(mount: Mount, options: str) -> None:
 
 def test_a_signal_or_a_reader_that_has_gone_ends_it(mount: Mount) -> None:
     channel = mount.create("app/cpu", "times=mono")
-    write(channel, b"one")
+    write_in_turn(channel, b"one")
     follow = "app/cpu", "--follow", "--mount", mount.path
     with viewing(*follow, "--delay", 60_000, "--json") as follower:
         wait_until(lambda: "/app/cpu/mem0" in Path(f"/proc/{follower.process.pid}/maps").read_text(), "its buffers")
@@ -112,10 +102,10 @@ def test_a_signal_or_a_reader_that_has_gone_ends_it(mount: Mount) -> None:
 def test_what_is_lost_is_a_line(mount: Mount, options: str) -> None:
     channel = mount.create("app/cpu", f"{options} times=mono mode=overwrite")
     with viewing("app/cpu", "--follow", "--mount", mount.path) as follower:
-        write(channel, b"0")
+        write_in_turn(channel, b"0")
         follower.wait_for(lambda: follower.lines)
         follower.process.send_signal(signal.SIGSTOP)
-        write(channel, *(b"%d" % i for i in range(1, 2000)))
+        write_in_turn(channel, *(b"%d" % i for i in range(1, 2000)))
         follower.process.send_signal(signal.SIGCONT)
         follower.wait_for(lambda: follower.lines[-1].endswith(": 1999\n"))
         assert follower.finish() == ""
@@ -129,7 +119,7 @@ def test_what_is_lost_is_a_line(mount: Mount, options: str) -> None:
 
 def test_records_move_no_cursor_and_pass_for_nothing_else(mount: Mount) -> None:
     channel = mount.create("app/cpu", "times=mono buffers=single")
-    write(channel, 'say "grüße"\n'.encode(), b"\x1b[2J\xc2\x9b\xff\\\na\tb\n\n", b" lost 3 records")
+    write_in_turn(channel, 'say "grüße"\n'.encode(), b"\x1b[2J\xc2\x9b\xff\\\na\tb\n\n", b" lost 3 records")
     expected = ['say "grüße"', r"\x1b[2J\xc2\x9b\xff\\\na\tb\n", " lost 3 records"]
     plain = shown(mount, "app/cpu")
     assert [LINE.fullmatch(line)[3] for line in plain.splitlines()] == expected
@@ -147,7 +137,7 @@ def test_damage_is_said_and_other_cpus_are_shown(mount: Mount) -> None:
     if native.n_possible_cpus() == 1:
         pytest.skip("has one CPU")
     channel = mount.create("app/cpu", "times=mono scheme=lockless")
-    write(channel, b"first", b"second")
+    write_in_turn(channel, b"first", b"second")
     with (mount.store / "app/cpu/mem0").open("r+b") as file:
         file.seek(file.read().index(b"first") - 4)
         file.write(struct.pack("<I", 1 << 30))  # its length

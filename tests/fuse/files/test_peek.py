@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from mounts import DEADLINE_S, NOBODY, Mount
+from traffic import writing
 
 from relayfs_fuse import Channel, Ring
 
@@ -37,10 +38,9 @@ def relay_file(mount: Mount) -> Path:
 
 
 def write(channel: Path, *records: bytes) -> None:
-    is_ring = Path(f"{channel.parents[1]}/.channels/app/{channel.name}/ring_size").exists()
-    with Ring(channel) if is_ring else Channel(channel) as opened:
+    with writing(channel) as write_one:
         for record in records:
-            (opened.output if is_ring else opened.write)(record)
+            write_one(record)
 
 
 @pytest.mark.parametrize("options", KINDS.values(), ids=KINDS)

@@ -21,7 +21,6 @@ from traffic import append
 from relayfs_fuse import Channel, Ring, native
 
 N_CPUS = native.n_possible_cpus()
-RING_BYTES = 4096
 
 
 @pytest.fixture
