@@ -78,7 +78,7 @@ def _places(what: str, mount: str | None) -> Iterator[tuple[Root, str]]:
 
 def channels_in(root: Root) -> str:
     """List the channels of a mount or store for an error message; "": there is none."""
-    with suppress(OSError):
+    with suppress(OSError, RelayError):
         found = channels_of_store(root.place, traces_of(root.place)) if root.is_store else names_in(root.place, CHANNEL)
         return listed("channels", list(found))
     return ""
