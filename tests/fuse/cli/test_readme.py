@@ -126,9 +126,9 @@ def as_regex(line: str) -> str:
 # Nothing is left: no file, no mount, no channel in the store. What is removed may go a bit later.
 CLEAN_UP = """set -e
 [ -z "$(ls /var/log)" ]
-for second in $(seq 250); do
+for tenth in $(seq 2500); do
 	[ -n "$(ls /mnt/relay)" ] || [ -n "$(find /dev/shm/relayfs -name 'mem*')" ] || exit 0
-	sleep 1
+	sleep 0.1
 done
 findmnt /mnt/relay >&2 || :
 find /mnt/relay /dev/shm/relayfs >&2
