@@ -10,7 +10,7 @@ SCHEMES(rseq, lockless);
 /* --- reserved by one thread, committed by another --- */
 
 /* On a busy machine a thread waits long for its turn: so several are passed on in one. */
-enum { N_PASSED_ON = 100000, N_OPEN = 16 };
+enum { N_PASSED_ON = 100000, N_OPEN = 64 };
 
 struct pipeline {
 	struct rchan_buf *buf;
