@@ -25,7 +25,6 @@ from relayfs_fuse.fs.counters import Counters
 from relayfs_fuse.fs.errorlog import ErrorLog
 from relayfs_fuse.fs.kinds.channel import StoredChannel
 from relayfs_fuse.fs.kinds.damaged import DamagedChannel
-from relayfs_fuse.fs.kinds.mapped import mapped
 from relayfs_fuse.fs.nodes import ControlFile, CounterNamesFile, CountersFile, ErrorLogFile, TextFile
 from relayfs_fuse.fs.requests.announcements import Announcements
 from relayfs_fuse.fs.requests.files import Operations
@@ -255,10 +254,7 @@ class Server:
         except CommandError as error:
             self._report(channel.path, f"{channel.directory} cannot be shown: {error.message}")
         else:
-            for stored in channel.buffers:
-                stored.forget_mapped()
             self._tree.add_channel(channel)
-        mapped.trim()
 
     def _let_go(self, channel: StoredChannel | DamagedChannel) -> None:
         """Release what the kernel and the ledger have of a channel that is removed, once none of its files is open."""

@@ -42,6 +42,7 @@ from relayfs_fuse.fs.commands.control import check_path
 from relayfs_fuse.fs.early import EARLY_NAME
 from relayfs_fuse.fs.kinds.channel import KINDS, BadMemoryError, StoredChannel, mem_names
 from relayfs_fuse.fs.kinds.damaged import DamagedChannel
+from relayfs_fuse.fs.kinds.mapped import mapped
 from relayfs_fuse.fs.kinds.unmapper import unmapper
 from relayfs_fuse.fs.ledger import Charge, Ledger, Limits, memory_available
 from relayfs_fuse.fs.own_path import stranger_above
@@ -321,6 +322,9 @@ class Store:
                 self.remove(channel)
             else:
                 self.ledger.add(_charges_of(channel))
+                for stored in channel.buffers:
+                    stored.forget_mapped()
+                mapped.trim()
                 yield channel
 
     def _sweep(self, path: str, entry: os.DirEntry[str]) -> None:

@@ -12,6 +12,7 @@ mapping of their own (Stored.map_again()).
 
 from __future__ import annotations
 
+import resource
 import threading
 import weakref
 from typing import TYPE_CHECKING, Any
@@ -19,8 +20,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from relayfs_fuse.fs.kinds.base import Stored
 
-# How many buffers that nobody has open may be mapped.
+# How many buffers that nobody has open may be mapped: so many or, if that is less, one for MAPPED_SHARE descriptors.
 MAPPED_MAX = 2048
+MAPPED_SHARE = 4
 # The pause between two calls of rest(), in seconds: so long a buffer stays mapped after its last use, at least.
 REST_S = 2.0
 
@@ -34,6 +36,7 @@ class _Mapped:
     def __init__(self) -> None:
         self.lock = threading.RLock()
         self._stored: dict[int, weakref.ref[Stored[Any]]] = {}
+        self._trimmed_at = 0  # trim() does something if more are mapped
 
     def add(self, stored: Stored[Any]) -> None:
         """Note that a buffer is mapped."""
@@ -52,11 +55,14 @@ class _Mapped:
                 self._unmap(stored)
 
     def trim(self) -> None:
-        """If more than MAPPED_MAX buffers are mapped, unmap those that were mapped first, down to half as many."""
-        if len(self._stored) <= MAPPED_MAX:
+        """If too many buffers are mapped, unmap those that were mapped first, down to half as many."""
+        if len(self._stored) <= self._trimmed_at:
             return
-        for stored in self._all()[: -MAPPED_MAX // 2]:
+        most = _most()
+        for stored in self._all()[: -most // 2]:
             self._unmap(stored)
+        # If programs have many open, not before that many more are mapped: every request comes here.
+        self._trimmed_at = max(most, len(self._stored) + most // 2)
 
     def _all(self) -> list[Stored[Any]]:
         return [stored for reference in list(self._stored.values()) if (stored := reference()) is not None]
@@ -66,6 +72,12 @@ class _Mapped:
             if not stored.n_users:
                 stored.unmap()
                 self.forget(stored)
+
+
+def _most() -> int:
+    """Return how many buffers that nobody has open may be mapped."""
+    descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return MAPPED_MAX if descriptors == resource.RLIM_INFINITY else min(MAPPED_MAX, descriptors // MAPPED_SHARE)
 
 
 mapped = _Mapped()

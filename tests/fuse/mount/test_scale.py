@@ -129,6 +129,20 @@ def test_idle_channels_take_no_descriptors(counted: Counted) -> None:
     assert counted.mount.shown("idle/0", "state") == "ok"
 
 
+def test_a_server_shows_more_channels_than_it_has_descriptors(make_mount: Callable[..., Mount], tmp_path: Path) -> None:
+    few = 120  # descriptors
+    mount = make_mount()
+    mount.command("".join(f"create {number} {OPTIONS}\n" for number in range(few)))
+    assert mount.stop() == 0
+    relayfs, mount.program, mount.is_forked = mount.program, tmp_path / "relayfs", False
+    mount.program.write_text(f'#!/bin/sh\nexec prlimit --nofile={few}:{few} {relayfs} "$@"\n')
+    mount.program.chmod(0o755)
+    mount.start()
+    assert mount.error_log == ""
+    assert mount.channels().count("\n") == few
+    assert {mount.shown(str(number), "state") for number in range(few)} == {"ok"}
+
+
 def test_the_size_of_control_is_that_of_its_contents(mount: Mount) -> None:
     def check() -> None:
         assert mount.control.stat().st_size == len(mount.control.read_bytes())
