@@ -9,7 +9,7 @@
  *                            | INIT, OPEN: flags that libfuse does not know
  *                            | READ: the bytes, sent from the buffer's memory
  *                            | FALLOCATE: another error
- *                            | READDIRPLUS: names without attributes (direntries.c)
+ *                            | READDIRPLUS: names without attributes (replies.c)
  *
  * This library is loaded before pyfuse3 and defines fuse_session_mount(), which calls libfuse's function and then
  * fuse_session_custom_io(). libfuse does not use splice(2) with custom I/O that has no splice functions, so each
@@ -20,7 +20,7 @@
  */
 #define _GNU_SOURCE
 #define FUSE_USE_VERSION 314
-#include "direntries.h"
+#include "replies.h"
 #include "tap.h"
 
 #include <relayfs/store.h>
@@ -261,27 +261,14 @@ static ssize_t send_read(int fd, const struct iovec *header)
 	return sent;
 }
 
-/* pyfuse3 has no handler for FALLOCATE, so libfuse replies ENOSYS, which the kernel turns into EOPNOTSUPP. Then
- * posix_fallocate(3) of the GNU C library writes a zero byte to each block, and each of these writes would be a
- * record. */
-static void change_by_opcode(const struct iovec *iov, int count)
-{
-	struct fuse_out_header *out = iov[0].iov_base;
-	if (tap.request.unique != out->unique)
-		return;
-	if (tap.request.opcode == FUSE_FALLOCATE && out->error == -ENOSYS)
-		out->error = -EPERM;
-	if (tap.request.opcode == FUSE_READDIRPLUS && !out->error && count == 2)
-		relay_tap_name_files_only(iov[1].iov_base, iov[1].iov_len);
-}
-
 static ssize_t tap_writev(int fd, struct iovec *iov, int count, void *userdata)
 {
 	struct fuse_out_header *out = iov[0].iov_base;
 	const uint64_t unique = out->unique;
 	ssize_t sent;
 	(void)userdata;
-	change_by_opcode(iov, count);
+	if (tap.request.unique == unique)
+		relay_tap_change_reply(tap.request.opcode, iov, count);
 	if (unique && reply.kind != TAP_REPLY_NONE && unique == reply.unique) {
 		if (!out->error && reply.kind == TAP_REPLY_INIT)
 			extend_init(iov, count);

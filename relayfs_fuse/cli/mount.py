@@ -218,8 +218,7 @@ def clear_dead_mounts(mountpoint: str) -> None:
     """Unmount dead mounts, left by servers that were killed."""
     for _ in range(DEAD_MOUNTS_MAX):
         try:
-            # Not stat(2): the kernel may know the attributes still.
-            os.close(os.open(mountpoint, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
+            os.stat(mountpoint)
         except OSError as error:
             if error.errno == errno.ECONNABORTED:
                 continue  # the server is just dying

@@ -325,7 +325,7 @@ class Counters:
         Yields after each channel, so that requests can be served in between. OSError.
         """
         paths = list(self._instances)
-        begin = self._idle_at % len(paths)
+        begin = self._idle_at % max(1, len(paths))
         self._idle_at = begin + IDLE_MAX
         yield from self._showing(channels, self._busy.union((paths + paths)[begin : begin + IDLE_MAX]))
 

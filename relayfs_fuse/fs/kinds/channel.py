@@ -174,10 +174,9 @@ def map_files(directory: str, n: int | None = None) -> tuple[Kind[Any], list[nat
     try:
         for index, name in enumerate(expected):
             path = os.path.join(directory, name)
-            kind, memory = _map_file(path)
+            kind, memory, stats = _map_file(path)
             kinds.append(kind)
             mapped.append(memory)
-            stats = memory.stats()
             if kind is not kinds[0]:
                 raise BadMemoryError(path, "it and mem0 are of different types")
             if (stats.cpu, stats.n_buffers) != (index, len(expected)):
@@ -190,12 +189,15 @@ def map_files(directory: str, n: int | None = None) -> tuple[Kind[Any], list[nat
     return kinds[0], mapped
 
 
-def _map_file(path: str) -> tuple[Kind[Any], native.ChannelMemory]:
-    """Map a mem file; BadMemoryError: its contents are wrong; StoreError: it could not be opened for another reason."""
+def _map_file(path: str) -> tuple[Kind[Any], native.ChannelMemory, Any]:
+    """Map a mem file, and return its statistics, too.
+
+    BadMemoryError: its contents are wrong. StoreError: it could not be opened for another reason.
+    """
     try:
         kind, memory = _map_any(path)
         try:
-            memory.stats()
+            stats = memory.stats()
         except BaseException:
             memory.close()
             raise
@@ -207,7 +209,7 @@ def _map_file(path: str) -> tuple[Kind[Any], native.ChannelMemory]:
         if code not in _REASONS:
             raise StoreError(f"{path} cannot be used: {message}") from error
         raise BadMemoryError(path, _REASONS[code] if message == os.strerror(code) else message) from error
-    return kind, memory
+    return kind, memory, stats
 
 
 def _map_any(path: str) -> tuple[Kind[Any], native.ChannelMemory]:

@@ -139,7 +139,7 @@ class NameOperations(pyfuse3.Operations):
     async def readdir(self, fh: int, start_id: int, token: pyfuse3.ReaddirToken) -> None:
         """List a directory from entry `start_id` on, as far as the reply has room.
 
-        Of what is not a directory only the name is given (native/fuse/direntries.c).
+        Of what is not a directory only the name is given (native/fuse/replies.c).
         """
         uid = tap.request().uid
         listing = self._listings[fh]
@@ -295,7 +295,8 @@ class NameOperations(pyfuse3.Operations):
 
     def _entry(self, node: Node) -> pyfuse3.EntryAttributes:
         entry = _entry_of(node.attributes(self._store, tap.request().pid))
-        if isinstance(node, Directory):
+        # Not of the root: that the server is dead must be seen at once.
+        if isinstance(node, Directory) and node.parent is not None:
             entry.attr_timeout = DIRECTORY_S
             entry.entry_timeout = DIRECTORY_S if node.is_removed_by_name else 0
         return entry
