@@ -3,15 +3,14 @@
 import dataclasses
 import os
 import random
-import re
 import subprocess
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from mounts import Mount, wait_until
-from prometheus import check_by_promtool, judge, types_in
+from mounts import Mount
+from prometheus import check_by_promtool, listening, types_in
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 from tracing import RELAYCTL, relayctl
@@ -83,22 +82,11 @@ def test_openmetrics_has_the_same_samples_and_no_name_clashes(furnished):
 @pytest.fixture
 def textfiles(tmp_path) -> Iterator[tuple[Path, str]]:
     """A node_exporter that collects text files: their directory, and where it is scraped."""
-    directory, log = tmp_path / "textfiles", tmp_path / "exporter.log"
+    directory = tmp_path / "textfiles"
     directory.mkdir()
-    command = [
-        judge("prometheus-node-exporter"), "--web.listen-address=127.0.0.1:0", "--collector.disable-defaults",
-        "--collector.textfile", f"--collector.textfile.directory={directory}",
-    ]  # fmt: skip
-    with log.open("wb") as file:
-        exporter = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=file)
-    try:
-        wait_until(lambda: exporter.poll() is not None or b"Listening on" in log.read_bytes(), log.read_text)
-        address = re.search(r'Listening on" address=(127\.0\.0\.1:\d+)', log.read_text())
-        assert address, log.read_text()
-        yield directory, f"http://{address[1]}/metrics"
-    finally:
-        exporter.terminate()
-        exporter.wait(DEADLINE)
+    options = ("--collector.disable-defaults", "--collector.textfile", f"--collector.textfile.directory={directory}")
+    with listening("prometheus-node-exporter", *options, log=tmp_path / "exporter.log") as address:
+        yield directory, f"http://{address}/metrics"
 
 
 def test_node_exporter_passes_on_the_types_values_and_help_of_the_text_format(furnished, textfiles):
