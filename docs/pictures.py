@@ -6,10 +6,8 @@ docs/pictures/view.svg       what `relayctl view DIR` prints on a terminal
 
 from __future__ import annotations
 
-import base64
 import fcntl
 import io
-import json
 import os
 import pty
 import re
@@ -19,11 +17,11 @@ import struct
 import subprocess
 import tempfile
 import termios
-import time
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from browser import browsing
 from rich.console import Console
 from rich.text import Text
 
@@ -33,7 +31,6 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parent.parent
 EXAMPLES = ROOT / "examples"
 PICTURES = ROOT / "docs/pictures"
-DEADLINE_S = 120
 # The browser's window, and the pixels for each of its points: a README is some 830 points wide.
 WIDTH, HEIGHT, PIXELS = 1100, 800, 2
 COLUMNS, N_LINES = 112, 24
@@ -75,82 +72,7 @@ def record(directory: Path) -> Path:
     return recording
 
 
-# --- the browser ---
-
-
-class Browser:
-    """Chromium, which is told what to do through pipes."""
-
-    def __init__(self, directory: Path) -> None:
-        to_browser, self._out = os.pipe()
-        answers, from_browser = os.pipe()
-        command = [
-            "chromium", "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--remote-debugging-pipe",
-            "--no-first-run", f"--user-data-dir={directory}/profile",
-        ]  # fmt: skip
-        # It reads from descriptor 3 and writes to 4.
-        connected = ["bash", "-c", f'exec "$@" 3<&{to_browser} 4>&{from_browser}', "bash", *command]
-        self._process = subprocess.Popen(
-            connected, pass_fds=(to_browser, from_browser), stderr=subprocess.DEVNULL,
-            env={**os.environ, "HOME": str(directory)},
-        )  # fmt: skip
-        os.close(to_browser)
-        os.close(from_browser)
-        self._answers = os.fdopen(answers, "rb")
-        self._n_calls = 0
-        self._session: dict[str, object] = {}
-        target = self.call("Target.createTarget", url="about:blank")["targetId"]
-        self._session = {"sessionId": self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]}
-        size = {"width": WIDTH, "height": HEIGHT, "deviceScaleFactor": PIXELS, "mobile": False}
-        self.call("Emulation.setDeviceMetricsOverride", **size)
-
-    def close(self) -> None:
-        """End it."""
-        self.call("Browser.close")
-        self._process.wait(DEADLINE_S)
-
-    def call(self, method: str, **parameters: object) -> dict[str, object]:
-        """Call a method of the DevTools protocol; return its result."""
-        self._n_calls += 1
-        message = {"id": self._n_calls, "method": method, "params": parameters, **self._session}
-        os.write(self._out, json.dumps(message).encode() + b"\0")
-        while (answer := json.loads(self._message())).get("id") != self._n_calls:
-            pass
-        if "error" in answer:
-            raise RuntimeError(f"{method}: {answer['error']}")
-        return answer["result"]
-
-    def _message(self) -> bytes:
-        message = bytearray()
-        while (byte := self._answers.read(1)) != b"\0":
-            if not byte:
-                raise RuntimeError("the browser has ended")
-            message += byte
-        return bytes(message)
-
-    def evaluate(self, script: str) -> object:
-        """Run JavaScript in the page; return its value."""
-        done = self.call("Runtime.evaluate", expression=script, awaitPromise=True, returnByValue=True, replMode=True)
-        if "exceptionDetails" in done:
-            raise RuntimeError(f"{script}: {done['exceptionDetails']}")
-        return done["result"].get("value")
-
-    def wait_for(self, script: str) -> None:
-        """Wait until it is true."""
-        end = time.monotonic() + DEADLINE_S
-        while not self.evaluate(script):
-            if time.monotonic() > end:
-                raise TimeoutError(script)
-            time.sleep(0.2)
-
-    def picture(self, height: float) -> bytes:
-        """Return a PNG file of the upper part of the page, when it does not change any more."""
-        clip = {"x": 0, "y": 0, "width": WIDTH, "height": height, "scale": 1}
-        before, now = "", "-"
-        while before != now:
-            time.sleep(1)
-            before, now = now, self.call("Page.captureScreenshot", clip=clip)["data"]
-        return base64.b64decode(now)
+# --- the page ---
 
 
 @contextmanager
@@ -180,16 +102,12 @@ BOTTOM = "Math.max(...[...document.querySelectorAll('.pf-track')].map(track => t
 
 def picture_of_page(recording: Path, directory: Path) -> None:
     """Make perfetto.png."""
-    browser = Browser(directory)
-    try:
-        with served(recording) as url:
-            browser.call("Page.navigate", url=f"{url}&hideSidebar=true")
-            browser.wait_for("window.app?.trace?.workspace.children.length > 2")
-            browser.evaluate(ARRANGE)
-            browser.wait_for(f"{BOTTOM} > 0")
-            page = browser.picture(browser.evaluate(BOTTOM))
-    finally:
-        browser.close()
+    with browsing(directory, WIDTH, HEIGHT, PIXELS) as browser, served(recording) as url:
+        browser.call("Page.navigate", url=f"{url}&hideSidebar=true")
+        browser.wait_for("window.app?.trace?.workspace.children.length > 2")
+        browser.evaluate(ARRANGE)
+        browser.wait_for(f"{BOTTOM} > 0")
+        page = browser.picture(browser.evaluate(BOTTOM))
     path = PICTURES / "perfetto.png"
     path.write_bytes(page)
     run("pngquant", "--force", "--strip", "--speed", "1", "--output", path, "64", path)
