@@ -124,7 +124,7 @@ def cat_to(output: IO[bytes], channel: Path) -> tuple[int, str]:
 def test_an_output_that_fails_loses_nothing_or_it_is_said(mount: Mount, options: str) -> None:
     channel = mount.create("app/cpu", options)
     records = [b"%06d\n" % i for i in range(100)]
-    write(channel, *records)
+    write_in_turn(channel, *records)
     there = cat(mount, "app/cpu", "--peek")
     reading, writing = os.pipe()
     os.close(reading)
@@ -139,7 +139,7 @@ def test_an_output_that_fails_loses_nothing_or_it_is_said(mount: Mount, options:
             lost = f"{len(there)} bytes are lost: they were consumed, and could not be written: {why}"
             assert cat_to(output, channel) == (1, f"relayctl: {lost}\n")
             assert cat(mount, "app/cpu") == b""
-            write(channel, *records)
+            write_in_turn(channel, *records)
 
 
 def test_what_is_overwritten_meanwhile_is_not_written(mount: Mount, tmp_path: Path) -> None:
