@@ -11,7 +11,7 @@
 #include "bench.h"
 #include "yardsticks.h"
 
-#include <relayfs/counters.h>
+#include <relayfs/producer.h>
 
 typedef int add_function(struct relay_counters *counters, int instance, int64_t delta);
 
@@ -20,11 +20,12 @@ enum { ADDS = 5000000, PAIR_ADDS = 2000000, N_COUNTERS = 1000, COPIES = 2000 };
 static struct relay_counters *counters;
 static int instance, cpus[2];
 
-static double time_adds(add_function *add, int n)
+static double time_adds(add_function *volatile add, int n)
 {
+	add_function *call = add;
 	double start = now_ns();
 	for (int i = 0; i < n; i++)
-		if (add(counters, instance, 1))
+		if (call(counters, instance, 1))
 			die("add");
 	return (now_ns() - start) / n;
 }
@@ -32,6 +33,26 @@ static double time_adds(add_function *add, int n)
 static void sample_adds(const char *name, add_function *add)
 {
 	printf("%s %.3f %d\n", name, time_adds(add, ADDS), ADDS);
+}
+
+/* What is compiled into the loop. */
+#define SAMPLE_INLINE(name, call)                                              \
+	do {                                                                   \
+		double start = now_ns();                                       \
+		for (int i = 0; i < ADDS; i++) {                               \
+			__asm__ volatile("" ::: "memory");                     \
+			if (call)                                              \
+				die(name);                                     \
+		}                                                              \
+		printf("%s %.3f %d\n", name, (now_ns() - start) / ADDS, ADDS); \
+	} while (0)
+
+static void sample_inline(void)
+{
+	static int64_t word;
+	SAMPLE_INLINE("plain-inline", (*(volatile int64_t *)&word += 1, 0));
+	SAMPLE_INLINE("adjust-inline", relay_perf_adjust(counters, instance, 1));
+	SAMPLE_INLINE("locked-inline", (__atomic_fetch_add(&word, 1, __ATOMIC_RELAXED), 0));
 }
 
 /* ------------------------------------------------------------------ two writers */
@@ -99,6 +120,7 @@ int main(int argc, char **argv)
 		sample_adds("plain", yardstick_add);
 		sample_adds("adjust", relay_perf_adjust);
 		sample_adds("locked", yardstick_locked_add);
+		sample_inline();
 		sample_reads();
 		if (cpus[0] != cpus[1]) {
 			sample_two("two-adjust", relay_perf_adjust);

@@ -18,7 +18,9 @@ ROUNDS = 15
 
 LIMITS = [
     Limit("adjust: times a plain addition", "adjust", "plain", most=2.5),
-    Limit("adjust: times a locked addition", "adjust", "locked", most=0.5),
+    Limit("adjust inline: times a locked addition", "adjust-inline", "locked-inline", most=0.7),
+    Limit("adjust inline: times a plain addition", "adjust-inline", "plain-inline"),
+    Limit("adjust: times a locked addition", "adjust", "locked"),
     Limit("1,000 counters read on all CPUs: times memcpy", "read-all", "memcpy", most=3),
 ]
 TWO_CPUS = Limit("two writers: times locked additions to one word", "two-adjust", "two-locked", most=0.2)

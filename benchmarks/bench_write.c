@@ -15,7 +15,7 @@
 
 #define RELAYFS_CLASSIC_LONG_NAMES
 #include <relayfs/classic.h>
-#include <relayfs/relay.h>
+#include <relayfs/producer.h>
 #include <stdint.h>
 
 typedef int write_function(struct rchan *chan, const void *data, size_t length);
@@ -25,6 +25,7 @@ enum { BYTES_PER_SAMPLE = 64 << 20, RECORDS_MAX = 400000, PAIR_RECORDS = 2000000
 static const size_t sizes[] = {16, 64, 256, 4096};
 static int cpus[2];
 static char record[4096];
+static struct rchan *copy, *rseq, *rseq_full;
 
 static struct rchan *attach(const char *path)
 {
@@ -48,6 +49,50 @@ static void sample(const char *name, write_function *volatile function, struct r
 		refused += call(chan, record, size) != 0;
 	}
 	printf("%s-%zu %.4f %ld %ld\n", name, size, (now_ns() - start) / (double)n, n - refused, refused);
+}
+
+/* What is compiled into the loop, with a length that the compiler knows. */
+#define SAMPLE_INLINE(name, call, size)                                                                        \
+	do {                                                                                                   \
+		long n = BYTES_PER_SAMPLE / (size) < RECORDS_MAX ? BYTES_PER_SAMPLE / (size) : RECORDS_MAX;    \
+		long i, refused = 0;                                                                           \
+		double start = now_ns();                                                                       \
+		for (i = 0; i < n; i++) {                                                                      \
+			__asm__ volatile("" : : "r"(record) : "memory");                                       \
+			refused += (call) != 0;                                                                \
+		}                                                                                              \
+		printf("%s-inline-%d %.4f %ld %ld\n", name, size, (now_ns() - start) / (double)n, n - refused, \
+		       refused);                                                                               \
+	} while (0)
+
+/* A copy to a position that lies in memory, as a buffer's does. */
+static inline __attribute__((always_inline)) int copy_inline(const void *data, size_t length)
+{
+	static unsigned char *memory;
+	static size_t bytes;
+	static volatile size_t next;
+	size_t at = next;
+
+	if (__builtin_expect(at + length > bytes, 0)) {
+		memory = yardstick_memory(copy, &bytes);
+		at = 0;
+	}
+	memcpy(memory + at, data, length);
+	next = at + length;
+	return 0;
+}
+
+#define SAMPLE_BOTH_INLINE(size)                                \
+	SAMPLE_INLINE("copy", copy_inline(record, size), size); \
+	SAMPLE_INLINE("rseq", relay_write(rseq, record, size), size)
+
+static void sample_inline(void)
+{
+	SAMPLE_BOTH_INLINE(16);
+	SAMPLE_BOTH_INLINE(64);
+	SAMPLE_BOTH_INLINE(256);
+	SAMPLE_BOTH_INLINE(4096);
+	SAMPLE_INLINE("rseq-full", relay_write(rseq_full, record, 64), 64);
 }
 
 /* The relay document's flight recorder: each sub-buffer begins with the padding of its end. Its header fills a cache
@@ -177,7 +222,7 @@ static long write_many(void *on)
 
 int main(int argc, char **argv)
 {
-	struct rchan *copy, *rseq, *lockless, *callback, *rseq_full, *lockless_full, *reserves, *timed, *timed_lockless;
+	struct rchan *lockless, *callback, *lockless_full, *reserves, *timed, *timed_lockless;
 	int round, rounds;
 	unsigned i;
 
@@ -204,6 +249,7 @@ int main(int argc, char **argv)
 			sample("rseq", relay_write, rseq, sizes[i]);
 			sample("lockless", relay_write, lockless, sizes[i]);
 		}
+		sample_inline();
 		sample("callback", relay_write, callback, 64);
 		sample("reserve", reserve_and_commit, rseq, 64);
 		sample("rseq-reserves", relay_write, reserves, 64);

@@ -19,6 +19,12 @@ int yardstick_copy(struct rchan *chan, const void *data, size_t length)
 	return 0;
 }
 
+unsigned char *yardstick_memory(const struct rchan *chan, size_t *bytes)
+{
+	*bytes = chan->bufs->subbuf_size * chan->bufs->n_subbufs;
+	return chan->bufs->data;
+}
+
 int yardstick_ring_copy(struct relay_ring *ring, const void *data, size_t length, uint64_t flags)
 {
 	(void)flags;

@@ -13,6 +13,9 @@
 /* Copies the record to a moving position in the memory of the channel's first buffer. One channel only, which is spoilt. */
 int yardstick_copy(struct rchan *chan, const void *data, size_t length);
 
+/* The memory that it copies to, and its bytes. */
+unsigned char *yardstick_memory(const struct rchan *chan, size_t *bytes);
+
 /* The same to the memory of a ring, which is spoilt. */
 int yardstick_ring_copy(struct relay_ring *ring, const void *data, size_t length, uint64_t flags);
 

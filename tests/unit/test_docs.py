@@ -28,6 +28,7 @@ OWN_PAGE = {
     HEADERS[0].with_name("ring_store.h"): "relay_ring.3",
     HEADERS[0].with_name("counters.h"): "relayfs-counters.3",
     HEADERS[0].with_name("counters_store.h"): "relayfs-counters.3",
+    HEADERS[0].with_name("producer.h"): "relayfs-producer.3",
     HEADERS[0].with_name("trace_event.h"): "relayfs-trace.3",
     HEADERS[0].with_name("trace_store.h"): "relayfs-trace.3",
     HEADERS[0].with_name("merge.h"): "relayfs-trace.3",

@@ -187,7 +187,7 @@ def test_modules_have_no_include_cycle():
 
 
 def test_installed_headers_include_only_installed_ones():
-    for path in (NATIVE / "include/relayfs").glob("*.h"):
+    for path in (NATIVE / "include/relayfs").rglob("*.h"):
         assert all(public for _, public in c_includes(path)), path.name
 
 

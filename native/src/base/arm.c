@@ -8,7 +8,7 @@
 uint32_t relay_arm(struct relay_armed armed, uint32_t bits)
 {
 	uint32_t seq = relay_armed_seq(armed);
-	/* Pairs with the relaxed load of the flags in relay_wake_record(), relay_wake_switch() and relay_ring_wake().
+	/* Pairs with the relaxed load of the flags in relay_inline_is_armed(), relay_wake_switch() and relay_ring_wake().
 	 * The fence below orders that load after the producer's store of the record. */
 	__atomic_fetch_or(armed.flags, bits, __ATOMIC_SEQ_CST);
 	relay_fence_writers();

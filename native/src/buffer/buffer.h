@@ -17,6 +17,7 @@
 
 #include <errno.h>
 #include <pthread.h>
+#include <relayfs/inline/buffer.h>
 #include <relayfs/layout.h>
 #include <relayfs/relay.h>
 #include <relayfs/store.h>
@@ -75,14 +76,15 @@ enum { RELAY_N_PACKETS = 256 };
 typedef enum relay_subbuf_start relay_subbuf_start_function(struct rchan_buf *buf, uint64_t pos);
 
 struct rchan_buf {
-	struct relay_control *control;
-	unsigned char *data;
-	uint64_t subbuf_size;
-	uint64_t subbuf_end; /* offset at which records must end */
-	uint64_t largest;    /* the longest record, bytes */
-	uint64_t n_subbufs;
-	uint64_t offset_mask, index_mask; /* of a position, for its fields shifted to bit 0 */
-	uint64_t lap;                     /* one lap, as a difference of positions */
+	union {
+		struct relay_inline_buf fast; /* what programs know of it */
+		struct {
+			RELAY_INLINE_BUF_MEMBERS;
+		};
+	};
+	uint64_t subbuf_size, n_subbufs;
+	uint64_t index_mask; /* of a position, shifted to bit 0 */
+	uint64_t lap;        /* one lap, as a difference of positions */
 	uint32_t offset_bits, index_bits;
 	uint32_t cpu;
 	uint32_t mode, scheme;
@@ -125,6 +127,10 @@ struct rchan_buf {
 	struct relay_progress empty, passed, skipped;
 	struct relay_damage damage;
 };
+
+/* Programs that were compiled before it call the library for each record. */
+RELAY_STATIC_ASSERT(RELAY_LAYOUT_VERSION == 8 && RELAY_RING_VERSION == 4,
+                    "a new version of a format needs a new RELAY_INLINE_VERSION");
 
 /*
  * The work of a call is limited, because other users may fill shared memory with claims, holes and empty sub-buffers,

@@ -55,6 +55,9 @@ static int init(struct rchan_buf *buf, int fd, map_function *map)
 	buf->index_bits = layout.index_bits;
 	buf->offset_mask = (1ull << layout.offset_bits) - 1;
 	buf->index_mask = (1ull << layout.index_bits) - 1;
+	buf->index_field = buf->index_mask << layout.offset_bits;
+	buf->index_end = geometry.n_subbufs << layout.offset_bits;
+	buf->index_scale = geometry.subbuf_size << (64 - layout.offset_bits);
 	buf->lap = 1ull << (layout.offset_bits + layout.index_bits);
 	buf->cpu = geometry.cpu;
 	buf->mode = geometry.mode;
@@ -68,6 +71,7 @@ static int init(struct rchan_buf *buf, int fd, map_function *map)
 	buf->subbuf_end = geometry.subbuf_size - geometry.end_reserve;
 	buf->largest = buf->subbuf_end - geometry.start_reserve;
 	buf->begins = buf->mode == RELAY_CALLBACK || buf->timestamp || relay_reserved_at(buf, 0);
+	buf->full_lap = buf->mode == RELAY_NO_OVERWRITE && !buf->begins ? buf->lap : UINT64_MAX;
 	buf->begin = relay_subbuf_start_of_mode(buf);
 	buf->geometry = geometry;
 	relay_claims_init(buf);

@@ -18,12 +18,11 @@ void relay_wake_maker(struct rchan_buf *first);
 /* Wake readers after a record was published. */
 static inline void relay_wake_record(struct rchan_buf *buf)
 {
-	/* Relaxed: pairs with relay_arm(), whose membarrier(2) orders this load after the store of the record. */
-	if (__builtin_expect(__atomic_load_n(&buf->control->flags, __ATOMIC_RELAXED) & RELAY_ARM_RECORD, 0))
+	if (relay_inline_is_armed(buf->control))
 		relay_wake(buf, RELAY_ARM_RECORD);
 }
 
-/* Wake readers after a switch was published. Relaxed: as in relay_wake_record(). */
+/* Wake readers after a switch was published. Relaxed: as in relay_inline_is_armed(). */
 static inline void relay_wake_switch(struct rchan_buf *buf)
 {
 	if (__builtin_expect(__atomic_load_n(&buf->control->flags, __ATOMIC_RELAXED) & RELAY_ARMED, 0))

@@ -74,18 +74,14 @@ static inline bool relay_has_moved_on(const struct rchan_buf *buf, uint64_t pos)
 int relay_write_rseq_slow(struct rchan_buf *buf, const void *data, size_t length, struct relay_record_time *time,
                           bool will_retry);
 
-/* True if the buffer is full in mode no-overwrite: head is one lap ahead of the reader's sub-buffer. A quick check for
- * producers that are faster than the reader; relay_buf_try_reserve() covers all cases. */
+/* True if the buffer is full in mode no-overwrite. A quick check for producers that are faster than the reader;
+ * relay_buf_try_reserve() covers all cases. */
 static inline bool relay_is_full(const struct rchan_buf *buf, uint64_t head)
 {
-	/* Relaxed: no store to the data depends on it. */
-	uint64_t consumed = __atomic_load_n(&buf->control->consumed, __ATOMIC_RELAXED) & ~buf->offset_mask;
-	uint32_t flags = __atomic_load_n(&buf->control->flags, __ATOMIC_RELAXED);
-	if (flags & RELAY_STOPPED || buf->mode != RELAY_NO_OVERWRITE)
-		return false;
 	if (__builtin_expect(!buf->begins, 1))
-		return (head & ~RELAY_LATCH_INDEX) - consumed == buf->lap;
-	return !relay_has_begun(buf, head) && relay_is_settled(buf, head);
+		return relay_inline_is_full(&buf->fast, buf->control, head);
+	return buf->mode == RELAY_NO_OVERWRITE && !relay_has_begun(buf, head) && relay_is_settled(buf, head) &&
+	       !(__atomic_load_n(&buf->control->flags, __ATOMIC_RELAXED) & RELAY_STOPPED);
 }
 
 /* Commit the record of a claim, and wake readers. */
@@ -100,11 +96,26 @@ static inline void relay_commit_claim(struct rchan_buf *buf, struct relay_claim 
 		relay_wake_record(buf);
 }
 
+/* Write an event at `head` as relay_inline_write() writes a record. False: nothing was done. */
+static inline __attribute__((always_inline)) bool relay_write_event_here(struct rchan_buf *buf, uint64_t head,
+                                                                         unsigned char *to, size_t length,
+                                                                         struct relay_record_time *time)
+{
+	time->clock = relay_clock_now(buf->timestamp);
+	/* Relaxed: the sub-buffer at head began no earlier than the one for which it was set. */
+	if (__builtin_expect(time->is_short &&
+	                         time->clock >> RELAY_TRACE_TIME_BITS != __atomic_load_n(&buf->epoch, __ATOMIC_RELAXED),
+	                     0))
+		return false;
+	return relay_rseq_stamped_record(buf->control, head, (head + length) ^ RELAY_LATCH_INDEX, to,
+	                                 relay_record_stamp(time), time->rest, length - RELAY_TRACE_HEAD_BYTES,
+	                                 buf->cpu) == RELAY_RSEQ_DONE;
+}
+
 /*
- * The fast path, for a record that fits behind another one in a sub-buffer. It loads head and flags, which are in one
- * cache line, and the geometry; copies the record; and stores the record count and head, without a locked instruction
- * or a fence. Returns 0; -ENOSPC: the buffer is full, and the record is counted as lost unless will_retry;
- * RELAY_NOT_HERE: nothing was done, and relay_write_rseq_slow() has to be called.
+ * The fast path, for a record that fits behind another one in a sub-buffer, and for one that is refused. Returns 0;
+ * -ENOSPC: the buffer is full, and the record is counted as lost unless will_retry; RELAY_NOT_HERE: nothing was done,
+ * and relay_write_rseq_slow() has to be called.
  */
 enum { RELAY_NOT_HERE = 2 };
 
@@ -112,34 +123,20 @@ static inline __attribute__((always_inline)) int relay_write_rseq_here(struct rc
                                                                        size_t length, struct relay_record_time *time,
                                                                        bool will_retry)
 {
-	struct relay_control *control = buf->control;
 	/* Relaxed: only this CPU writes it, and the section checks that it did not change. */
-	uint64_t head = __atomic_load_n(&control->head.first, __ATOMIC_RELAXED);
-	uint64_t offset = relay_pos_offset(buf, head), index = relay_pos_index(buf, head);
+	uint64_t head = __atomic_load_n(&buf->control->head.first, __ATOMIC_RELAXED);
+	unsigned char *to;
 	if (__builtin_expect(length - 1 >= buf->largest, 0))
 		return RELAY_NOT_HERE;
-	/* 1 <= offset <= subbuf_end - length, in one comparison */
-	if (__builtin_expect(offset - 1 < buf->subbuf_end - length && index < buf->n_subbufs, 1)) {
-		unsigned char *to = buf->data + index * buf->subbuf_size + offset;
-		uint64_t next = (head + length) ^ RELAY_LATCH_INDEX;
-		if (time) {
-			time->clock = relay_clock_now(buf->timestamp);
-			/* Relaxed: the sub-buffer at head began no earlier than the one for which it was set. */
-			if (__builtin_expect(time->is_short && time->clock >> RELAY_TRACE_TIME_BITS !=
-			                                           __atomic_load_n(&buf->epoch, __ATOMIC_RELAXED),
-			                     0))
-				return RELAY_NOT_HERE;
-		}
-		enum relay_rseq_result result =
-		    time ? relay_rseq_stamped_record(control, head, next, to, relay_record_stamp(time), time->rest,
-		                                     length - RELAY_TRACE_HEAD_BYTES, buf->cpu)
-			 : relay_rseq_record(control, head, next, to, data, length, buf->cpu);
-		if (__builtin_expect(result == RELAY_RSEQ_DONE, 1)) {
+	if (__builtin_expect(relay_inline_place(&buf->fast, head, length, &to), 1)) {
+		bool is_written = time ? relay_write_event_here(buf, head, to, length, time)
+		                       : relay_inline_write_at(buf->control, head, to, data, length, buf->cpu);
+		if (__builtin_expect(is_written, 1)) {
 			relay_wake_record(buf);
 			return 0;
 		}
 	} else if (relay_is_full(buf, head) &&
-	           (will_retry || relay_rseq_tally(&control->lost_full, length, buf->cpu) == RELAY_RSEQ_DONE)) {
+	           (will_retry || relay_rseq_tally(&buf->control->lost_full, length, buf->cpu) == RELAY_RSEQ_DONE)) {
 		return -ENOSPC;
 	}
 	return RELAY_NOT_HERE;

@@ -26,11 +26,13 @@ static int alloc_bufs(struct rchan *chan, uint32_t n)
 	if (n > RELAY_MAX_BUFFERS)
 		return -EBADMSG;
 	chan->bufs = calloc(n, sizeof(*chan->bufs));
-	if (!chan->bufs)
+	chan->fast.buf = calloc(n, sizeof(*chan->fast.buf));
+	if (!chan->bufs || !chan->fast.buf)
 		return -ENOMEM;
 	for (chan->n_places = 0; chan->n_places < n; chan->n_places++) {
 		struct rchan_buf *buf = &chan->bufs[chan->n_places];
 		*buf = (struct rchan_buf){.cpu = chan->n_places};
+		chan->fast.buf[chan->n_places] = &buf->fast;
 		buf->chan = chan;
 	}
 	return 0;
@@ -42,7 +44,7 @@ static void init_shared(struct rchan *chan)
 	chan->scheme = chan->bufs[0].scheme;
 	chan->is_timed = chan->bufs[0].is_timed;
 	chan->is_shared = chan->scheme != RELAY_RSEQ && !chan->is_timed;
-	chan->n_rseq = chan->scheme == RELAY_RSEQ && !chan->is_timed ? chan->n_buffers : 0;
+	chan->fast.n_rseq[RELAY_INLINE_VERSION] = chan->scheme == RELAY_RSEQ && !chan->is_timed ? chan->n_buffers : 0;
 	for (uint32_t i = 0; i < chan->n_buffers; i++)
 		chan->bufs[i].chan = chan;
 	for (uint32_t i = 0; chan->cb && i < chan->n_buffers; i++)
@@ -59,14 +61,14 @@ struct rchan *relay_chan_new(uint32_t n_places, const struct rchan_callbacks *cb
 	int err = n_places ? alloc_bufs(chan, n_places) : 0;
 	if (!err)
 		return chan;
-	free(chan);
+	relay_chan_free(chan);
 	errno = -err;
 	return NULL;
 }
 
 void relay_chan_unmap(struct rchan *chan)
 {
-	chan->n_rseq = 0;
+	chan->fast.n_rseq[RELAY_INLINE_VERSION] = 0;
 	while (chan->n_buffers)
 		relay_buf_fini(&chan->bufs[--chan->n_buffers]);
 }
@@ -79,6 +81,7 @@ void relay_chan_free(struct rchan *chan)
 	relay_remote_close(chan->remote);
 	relay_place_free(&chan->place);
 	free(chan->names);
+	free(chan->fast.buf);
 	free(chan->bufs);
 	free(chan);
 }

@@ -13,14 +13,13 @@ struct relay_name {
 };
 
 struct rchan {
-	struct rchan_buf *bufs; /* n_places of them; never moves, because callbacks get pointers to them */
-	uint32_t n_buffers;     /* mapped ones in bufs */
-	/* n_buffers in scheme rseq, 0 in the others and with `times`, so that relay_write() needs one comparison */
-	uint32_t n_rseq;
+	struct relay_inline_chan fast; /* what programs know of it */
+	struct rchan_buf *bufs;        /* n_places of them; never moves, because callbacks get pointers to them */
+	uint32_t n_buffers;            /* mapped ones in bufs */
 	uint32_t n_places;
 	uint32_t scheme;
 	bool is_shared; /* neither scheme rseq nor `times`: all write by relay_write_shared() */
-	bool is_timed;  /* records have heads: n_rseq is 0 */
+	bool is_timed;  /* records have heads: fast.n_rseq is 0 */
 	bool has_files; /* or relay_late_setup_files() is making them */
 	uint64_t maker; /* owner word of the process that made it by relay_open(); 0: by other means */
 	struct relay_place place;

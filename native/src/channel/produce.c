@@ -91,13 +91,20 @@ static __attribute__((noinline)) int write_without_rseq(struct rchan *chan, cons
 	return write_to_cpu(chan, data, length, time, will_retry);
 }
 
+int relay_write_wake(struct rchan *chan, unsigned cpu)
+{
+	if (cpu < chan->n_buffers)
+		relay_wake(&chan->bufs[cpu], RELAY_ARM_RECORD);
+	return 0;
+}
+
 /* -ENOTSUP: this thread may not store into the buffers. will_retry: -ENOSPC is not counted. */
 static inline __attribute__((always_inline)) int write_record(struct rchan *chan, const void *data, size_t length,
                                                               struct relay_record_time *time, bool will_retry)
 {
 	for (;;) {
 		uint32_t cpu = relay_rseq_cpu();
-		if (__builtin_expect(cpu >= chan->n_rseq, 0))
+		if (__builtin_expect(cpu >= chan->fast.n_rseq[RELAY_INLINE_VERSION], 0))
 			return write_without_rseq(chan, data, length, time, will_retry);
 		int err = relay_write_rseq(&chan->bufs[cpu], data, length, time, will_retry);
 		if (__builtin_expect(err != RELAY_WRONG_CPU, 1))
@@ -105,10 +112,16 @@ static inline __attribute__((always_inline)) int write_record(struct rchan *chan
 	}
 }
 
+/* Not inlined, so that relay_write() saves few registers. */
+__attribute__((noinline)) int relay_write_anyhow(struct rchan *chan, const void *data, size_t length)
+{
+	int err = chan ? write_record(chan, data, length, NULL, false) : -EBADF;
+	return err == -ENOTSUP ? write_through_file(chan, data, length) : err;
+}
+
 int relay_write(struct rchan *chan, const void *data, size_t length)
 {
-	int err = __builtin_expect(chan != NULL, 1) ? write_record(chan, data, length, NULL, false) : -EBADF;
-	return __builtin_expect(err == -ENOTSUP, 0) ? write_through_file(chan, data, length) : err;
+	return relay_inline_write(chan, data, length);
 }
 
 int relay_try_write(struct rchan *chan, const void *data, size_t length)

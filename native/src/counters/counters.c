@@ -114,9 +114,10 @@ struct relay_counters *relay_counters_open(const char *path)
 	pthread_mutex_init(&counters->mutex, NULL);
 	int err = map(counters, path);
 	if (!err) {
-		counters->at = calloc(counters->chunks_max, sizeof(*counters->at));
+		counters->fast.n_chunks[RELAY_INLINE_VERSION] = counters->chunks_max;
+		counters->fast.at = calloc(counters->chunks_max, sizeof(*counters->fast.at));
 		counters->all = calloc(counters->chunks_max, sizeof(*counters->all));
-		err = counters->at && counters->all ? relay_counters_refresh(counters) : -ENOMEM;
+		err = counters->fast.at && counters->all ? relay_counters_refresh(counters) : -ENOMEM;
 	}
 	if (err >= 0)
 		return counters;
@@ -131,7 +132,7 @@ void relay_counters_close(struct relay_counters *counters)
 		return;
 	relay_perf_unmap(counters);
 	pthread_mutex_destroy(&counters->mutex);
-	free(counters->at);
+	free(counters->fast.at);
 	free(counters->all);
 	free(counters->file);
 	free(counters);
@@ -171,10 +172,10 @@ static int take(struct relay_counters *counters, uint32_t n)
 	const struct relay_mapping *mapping =
 	    domain && !counters->copies ? &counters->domains[domain] : &counters->main;
 	int64_t *at = (int64_t *)(mapping->base + relay_perf_chunk_offset(&counters->seen, chunk));
-	/* Pair with the acquire in word_of(): the mapping. */
+	/* Pair with the acquire in relay_inline_word(): the mapping. */
 	__atomic_store_n(&counters->all[chunk], at, __ATOMIC_RELEASE);
 	if (!counters->copies && relay_n_possible_cpus() <= counters->seen.nr_cpus)
-		__atomic_store_n(&counters->at[chunk], at, __ATOMIC_RELEASE);
+		__atomic_store_n(&counters->fast.at[chunk], at, __ATOMIC_RELEASE);
 	return (int)n;
 }
 
@@ -330,23 +331,12 @@ uint32_t relay_counters_limit(const struct relay_counters *counters)
 
 /* ------------------------------------------------------------------ adjusting */
 
-/* Return an instance's word in block 0; NULL: this handle has not added it. */
-static inline int64_t *word_of(const struct relay_counters *counters, int64_t *const *at, int instance)
-{
-	uint32_t chunk = (uint32_t)instance / RELAY_PERF_SLOTS, slot = (uint32_t)instance % RELAY_PERF_SLOTS;
-	if (__builtin_expect(chunk >= counters->chunks_max || slot == 0, 0))
-		return NULL;
-	/* Pairs with the release in take(). */
-	int64_t *block = __atomic_load_n(&at[chunk], __ATOMIC_ACQUIRE);
-	return __builtin_expect(block != NULL, 1) ? block + slot : NULL;
-}
-
 /* Add in the block of no CPU, because this thread has no restartable sequences, all of its sequences are interrupted,
  * for example by a debugger, or the CPU has no block. Also called if this handle has not added the instance:
  * -ENOENT. */
 static int adjust_without_cpu(const struct relay_counters *counters, int instance, int64_t delta)
 {
-	int64_t *word = word_of(counters, counters->all, instance);
+	int64_t *word = relay_inline_word(&counters->fast, counters->all, instance);
 	if (!word)
 		return -ENOENT;
 	if (counters->copies)
@@ -356,28 +346,19 @@ static int adjust_without_cpu(const struct relay_counters *counters, int instanc
 	return 0;
 }
 
-static inline bool add_here(int64_t *word, int64_t delta)
+/* Not inlined, so that relay_perf_adjust() saves no registers. */
+__attribute__((noinline)) int relay_perf_adjust_anyhow(struct relay_counters *counters, int instance, int64_t delta)
 {
-	uint32_t cpu = relay_rseq_cpu();
-	return relay_rseq_add(word + (size_t)cpu * RELAY_PERF_SLOTS, delta, cpu) == RELAY_RSEQ_DONE;
-}
-
-/* The slow path is a separate function, so that the fast path saves no registers. */
-static __attribute__((noinline)) int adjust_anyhow(const struct relay_counters *counters, int instance, int64_t delta)
-{
-	int64_t *word = word_of(counters, counters->at, instance);
+	if (!counters)
+		return 0;
+	int64_t *word = relay_inline_word(&counters->fast, counters->fast.at, instance);
 	for (int aborts = 0; word && aborts < MAX_ABORTS && relay_rseq_registered(); aborts++)
-		if (add_here(word, delta))
+		if (relay_inline_add(word, delta))
 			return 0;
 	return adjust_without_cpu(counters, instance, delta);
 }
 
 int relay_perf_adjust(struct relay_counters *counters, int instance, int64_t delta)
 {
-	if (__builtin_expect(!counters, 0))
-		return 0;
-	int64_t *word = word_of(counters, counters->at, instance);
-	if (__builtin_expect(word && add_here(word, delta), 1))
-		return 0;
-	return adjust_anyhow(counters, instance, delta);
+	return relay_inline_adjust(counters, instance, delta);
 }

@@ -37,6 +37,7 @@
 #include <pthread.h>
 #include <relayfs/check_store.h>
 #include <relayfs/counters_store.h>
+#include <relayfs/inline/counters.h>
 #include <stdbool.h>
 
 #define RELAY_PERF_NAMES_MAGIC 0x31304d414e504c52ull /* "RLPNAM01" */
@@ -88,12 +89,14 @@ struct relay_perf_record {
 };
 RELAY_STATIC_ASSERT(sizeof(struct relay_perf_record) == 512, "struct relay_perf_record is part of the format");
 
+/* Programs that were compiled before it call the library for each adjustment. */
+RELAY_STATIC_ASSERT(RELAY_PERF_VERSION == 1, "a new version of a format needs a new RELAY_INLINE_VERSION");
+
 struct relay_counters {
-	/* Of each chunk: the address of block 0, or NULL. `all`: if this handle has added a name in the chunk; `at`: if,
-	 * besides, the chunk has a block for each CPU. */
-	int64_t **at, **all;
-	uint32_t chunks_max, n_index;                     /* checked */
-	struct relay_mapping main, names;                 /* writable: if `direct` */
+	struct relay_inline_counters fast; /* what programs know of it */
+	int64_t **all;                     /* as fast.at, but of all chunks in which this handle has added a name */
+	uint32_t chunks_max, n_index;      /* checked */
+	struct relay_mapping main, names;  /* writable: if `direct` */
 	struct relay_mapping domains[RELAY_PERF_DOMAINS]; /* those that were needed; base NULL: not mapped */
 	uint32_t uses[RELAY_PERF_DOMAINS];                /* of the domain that is mapped there */
 	struct relay_perf_header *header;                 /* the mapped one */

@@ -1,0 +1,224 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The restartable sections for arm64; inline/rseq.h says what they do. Only inline/rseq.h includes this.
+ *
+ * The last store of a section is a store-release: all that the section stored before it is visible first.
+ */
+
+/* The signature before the abort handlers, for C libraries that do not define it; the same as glibc's. */
+#ifndef RSEQ_SIG
+#define RSEQ_SIG 0xd428bc00
+#endif
+
+/* One instruction a line: */
+/* clang-format off */
+
+/* A section's descriptor (struct rseq_cs), its entry, and its abort handler behind the registered signature. */
+#define RELAY_RSEQ_ENTER                                                                                              \
+	".pushsection __rseq_cs, \"aw?\"\n"                                                                            \
+	".balign 32\n"                                                                                                 \
+	"3: .long 0, 0\n"                                                                                              \
+	".quad 1f, (2f - 1f), 4f\n"                                                                                    \
+	".popsection\n"                                                                                                \
+	"adrp x9, 3b\n"                                                                                                \
+	"add x9, x9, :lo12:3b\n"                                                                                       \
+	"str x9, [%[rseq], %[rseq_cs]]\n"                                                                              \
+	"1:\n"                                                                                                         \
+	"ldr w9, [%[rseq], %[cpu_id]]\n"                                                                               \
+	"cmp w9, %w[cpu]\n"                                                                                            \
+	"b.ne 4f\n"
+
+#define RELAY_RSEQ_LEAVE                                                                                              \
+	"2:\n"                                                                                                         \
+	".pushsection __rseq_failure, \"ax?\"\n"                                                                       \
+	".inst 0xd428bc00\n"                                                                                           \
+	"4: b %l[aborted]\n"                                                                                           \
+	".popsection\n"
+
+#define RELAY_RSEQ_INPUTS                                                                                             \
+	[rseq] "r"(relay_rseq_area()), [cpu] "r"(cpu), [rseq_cs] "i"(offsetof(struct rseq, rseq_cs)),                  \
+	    [cpu_id] "i"(offsetof(struct rseq, cpu_id))
+
+/* Copy `length` bytes, any number of them. */
+#define RELAY_COPY													\
+	"mov x11, %[to]\n"												\
+	"mov x12, %[from]\n"												\
+	"mov x13, %[length]\n"												\
+	"10: cmp x13, #16\n"												\
+	"b.lo 11f\n"													\
+	"ldp x9, x10, [x12], #16\n"											\
+	"stp x9, x10, [x11], #16\n"											\
+	"sub x13, x13, #16\n"												\
+	"b 10b\n"													\
+	"11: tbz x13, #3, 12f\n"											\
+	"ldr x9, [x12], #8\n"												\
+	"str x9, [x11], #8\n"												\
+	"12: tbz x13, #2, 13f\n"											\
+	"ldr w9, [x12], #4\n"												\
+	"str w9, [x11], #4\n"												\
+	"13: tbz x13, #1, 14f\n"											\
+	"ldrh w9, [x12], #2\n"												\
+	"strh w9, [x11], #2\n"												\
+	"14: tbz x13, #0, 15f\n"											\
+	"ldrb w9, [x12]\n"												\
+	"strb w9, [x11]\n"												\
+	"15:\n"
+
+/* Jump to `refused` if the buffer is stopped, to `moved` if head.first is not `expect`. */
+#define RELAY_RECORD_CHECK												\
+	"ldr w9, [%[flags]]\n"												\
+	"tst w9, %[stopped]\n"												\
+	"b.ne %l[refused]\n"												\
+	"ldr x9, [%[head]]\n"												\
+	"cmp x9, %[expect]\n"												\
+	"b.ne %l[moved]\n"
+
+/* Store the first 8 bytes of the record, which end at `to`. */
+#define RELAY_RECORD_STAMP "str %[stamp], [%[to], #-8]\n"
+
+/* Store second[t] + 1 in second[!t], then `next` in first; t: the top bit of `expect`. `moved`: second[t] names a claim. */
+#define RELAY_RECORD_COMMIT												\
+	"lsr x9, %[expect], #63\n"											\
+	"add x10, %[head], x9, lsl #3\n"										\
+	"ldr x11, [x10, #8]\n"												\
+	"lsr x12, x11, %[owner_shift]\n"										\
+	"cbnz x12, %l[moved]\n"												\
+	"add x11, x11, #1\n"												\
+	"eor x9, x9, #1\n"												\
+	"add x10, %[head], x9, lsl #3\n"										\
+	"str x11, [x10, #8]\n"												\
+	"stlr %[next], [%[head]]\n"
+
+#define RELAY_RECORD_INPUTS												\
+	[head] "r"(&control->head), [flags] "r"(&control->flags), [expect] "r"(expect), [next] "r"(next), [to] "r"(to),	\
+	    [from] "r"(from), [length] "r"(length), [stopped] "i"(RELAY_STOPPED), [owner_shift] "i"(RELAY_OWNER_SHIFT)
+
+/* For lengths that the compiler knows, without a branch: pieces of 8 to 64 bytes, which may overlap. */
+#define RELAY_COPY_4 "ldr w9, [%[from]]\n str w9, [%[to]]\n"
+#define RELAY_COPY_8 "ldr x9, [%[from]]\n str x9, [%[to]]\n"
+#define RELAY_COPY_16 "ldp x9, x10, [%[from]]\n stp x9, x10, [%[to]]\n"
+#define RELAY_COPY_ENDS "add x11, %[from], %[length]\n add x12, %[to], %[length]\n"
+#define RELAY_COPY_UP_TO_16 RELAY_COPY_ENDS RELAY_COPY_8 "ldur x9, [x11, #-8]\n stur x9, [x12, #-8]\n"
+#define RELAY_COPY_UP_TO_32 RELAY_COPY_ENDS RELAY_COPY_16 "ldp x9, x10, [x11, #-16]\n stp x9, x10, [x12, #-16]\n"
+#define RELAY_COPY_BLOCK_32(from, to, at)										\
+	"ldp x9, x10, [" from ", #" at "]\n stp x9, x10, [" to ", #" at "]\n"						\
+	"ldp x9, x10, [" from ", #" at " + 16]\n stp x9, x10, [" to ", #" at " + 16]\n"
+#define RELAY_COPY_START(at) RELAY_COPY_BLOCK_32("%[from]", "%[to]", at)
+#define RELAY_COPY_END(at) RELAY_COPY_BLOCK_32("x11", "x12", at)
+#define RELAY_COPY_UP_TO_64 RELAY_COPY_ENDS RELAY_COPY_START("0") RELAY_COPY_END("-32")
+#define RELAY_COPY_UP_TO_128												\
+	RELAY_COPY_ENDS RELAY_COPY_START("0") RELAY_COPY_START("32") RELAY_COPY_END("-64") RELAY_COPY_END("-32")
+#define RELAY_COPY_UP_TO_256												\
+	RELAY_COPY_ENDS RELAY_COPY_START("0") RELAY_COPY_START("32") RELAY_COPY_START("64") RELAY_COPY_START("96")	\
+	RELAY_COPY_END("-128") RELAY_COPY_END("-96") RELAY_COPY_END("-64") RELAY_COPY_END("-32")
+
+#define RELAY_COPY_CLOBBERS "x9", "x10", "x11", "x12", "x13"
+
+/* COPY(name, instructions, clobbers ...): all copies. */
+#define RELAY_EACH_COPY(COPY)												\
+	COPY(any, RELAY_COPY, RELAY_COPY_CLOBBERS)									\
+	COPY(4, RELAY_COPY_4, RELAY_COPY_CLOBBERS)									\
+	COPY(8, RELAY_COPY_8, RELAY_COPY_CLOBBERS)									\
+	COPY(up_to_16, RELAY_COPY_UP_TO_16, RELAY_COPY_CLOBBERS)							\
+	COPY(16, RELAY_COPY_16, RELAY_COPY_CLOBBERS)									\
+	COPY(up_to_32, RELAY_COPY_UP_TO_32, RELAY_COPY_CLOBBERS)							\
+	COPY(up_to_64, RELAY_COPY_UP_TO_64, RELAY_COPY_CLOBBERS)							\
+	COPY(up_to_128, RELAY_COPY_UP_TO_128, RELAY_COPY_CLOBBERS)							\
+	COPY(up_to_256, RELAY_COPY_UP_TO_256, RELAY_COPY_CLOBBERS)
+
+/* The function for all other lengths. */
+#define RELAY_COPIED_ANYHOW(call, length, ...) call##_any(__VA_ARGS__)
+
+/* The longest record that programs copy inline. */
+#define RELAY_INLINE_LENGTH_MAX UINT32_MAX
+
+#define RELAY_RECORD_SECTION(name, copy, ...)										\
+	RELAY_INLINE enum relay_rseq_result										\
+	relay_rseq_record_##name(struct relay_control *control, uint64_t expect, uint64_t next, void *to,		\
+	                         const void *from, uint64_t length, uint32_t cpu)					\
+	{														\
+		RELAY_RSEQ_SECTION(RELAY_RECORD_CHECK copy RELAY_RECORD_COMMIT, RELAY_INPUTS(RELAY_RECORD_INPUTS),	\
+		    __VA_ARGS__)											\
+	}
+RELAY_EACH_COPY(RELAY_RECORD_SECTION)
+
+RELAY_INLINE enum relay_rseq_result
+relay_rseq_stamped_any(struct relay_control *control, uint64_t expect, uint64_t next, void *to, uint64_t stamp,
+                       const void *from, uint64_t length, uint32_t cpu)
+{
+	RELAY_RSEQ_SECTION(RELAY_RECORD_CHECK RELAY_RECORD_STAMP RELAY_COPY RELAY_RECORD_COMMIT,
+	    RELAY_INPUTS(RELAY_RECORD_INPUTS, [stamp] "r"(stamp)), RELAY_COPY_CLOBBERS)
+}
+
+RELAY_INLINE enum relay_rseq_result relay_rseq_tally(struct relay_latch *latch, uint64_t length, uint32_t cpu)
+{
+	RELAY_RSEQ_SECTION(
+	    "ldr x9, [%[latch]]\n"
+	    "lsr x10, x9, #63\n"
+	    "add x11, %[latch], x10, lsl #3\n"
+	    "ldr x12, [x11, #8]\n"
+	    "add x12, x12, %[length]\n"
+	    "eor x10, x10, #1\n"
+	    "add x11, %[latch], x10, lsl #3\n"
+	    "str x12, [x11, #8]\n"
+	    "add x9, x9, #1\n"
+	    "eor x9, x9, #0x8000000000000000\n"
+	    "stlr x9, [%[latch]]\n",
+	    RELAY_INPUTS([latch] "r"(latch), [length] "r"(length)),
+	    "x9", "x10", "x11", "x12")
+}
+
+RELAY_INLINE enum relay_rseq_result relay_rseq_add(int64_t *word, int64_t delta, uint32_t cpu)
+{
+	RELAY_RSEQ_SECTION(
+	    "ldr x9, [%[word]]\n"
+	    "add x9, x9, %[delta]\n"
+	    "str x9, [%[word]]\n",
+	    RELAY_INPUTS([word] "r"(word), [delta] "r"(delta)),
+	    "x9")
+}
+
+/* --- record rings (ring_layout.h) --- */
+
+/* Jump to `refused` if the ring is stopped, to `moved` if the producer position is not `expect`. */
+#define RELAY_RING_CHECK												\
+	"ldr w9, [%[producer], %[flags]]\n"										\
+	"tst w9, %[stopped]\n"												\
+	"b.ne %l[refused]\n"											\
+	"ldr x9, [%[producer]]\n"											\
+	"cmp x9, %[expect]\n"												\
+	"b.ne %l[moved]\n"
+
+/* Store the header, then position and number of records in the tail that is not valid, then the producer position. */
+#define RELAY_RING_COMMIT												\
+	"str %[header], [%[to], #-8]\n"											\
+	"ldr x9, [%[producer], %[tail]]\n"										\
+	"cmp x9, %[expect]\n"												\
+	"cset x9, ne\n"													\
+	"add x10, %[producer], x9, lsl #4\n"										\
+	"ldr x11, [x10, %[tail] + 8]\n"											\
+	"add x11, x11, #1\n"												\
+	"eor x9, x9, #1\n"												\
+	"add x10, %[producer], x9, lsl #4\n"										\
+	"str x11, [x10, %[tail] + 8]\n"											\
+	"str %[next], [x10, %[tail]]\n"											\
+	"stlr %[next], [%[producer]]\n"
+
+#define RELAY_RING_INPUTS												\
+	[producer] "r"(producer), [expect] "r"(expect), [next] "r"(next), [header] "r"(header),		\
+	    [to] "r"(to), [tail] "i"(offsetof(struct relay_ring_producer, tail)),					\
+	    [flags] "i"(offsetof(struct relay_ring_producer, flags)), [stopped] "i"(RELAY_STOPPED)
+
+#define RELAY_RING_SECTION(name, copy, ...)										\
+	RELAY_INLINE enum relay_rseq_result										\
+	relay_rseq_ring_##name(struct relay_ring_producer *producer, const struct relay_ring_put *put,			\
+	                       const void *from, uint64_t length, uint32_t cpu)						\
+	{														\
+		uint64_t expect = put->expect, next = put->next, header = put->header;					\
+		void *to = put->to;											\
+		RELAY_RSEQ_SECTION(RELAY_RING_CHECK copy RELAY_RING_COMMIT,						\
+		    RELAY_INPUTS(RELAY_RING_INPUTS, [from] "r"(from), [length] "r"(length)), __VA_ARGS__)		\
+	}
+RELAY_EACH_COPY(RELAY_RING_SECTION)
+
+/* clang-format on */

@@ -1,0 +1,288 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The restartable sections for x86-64; inline/rseq.h says what they do. Only inline/rseq.h includes this.
+ *
+ * Stores become visible in program order on x86 (TSO), so the last store of a section is a plain one.
+ */
+
+/* The signature before the abort handlers, for C libraries that do not define it; the same as glibc's. */
+#ifndef RSEQ_SIG
+#define RSEQ_SIG 0x53053053
+#endif
+
+/* One instruction a line: */
+/* clang-format off */
+
+/* A section's descriptor (struct rseq_cs), its entry, and its abort handler behind the signature that glibc
+ * registered: "ud1 0x53053053(%rip), %edi", so that disassemblers stay in step. The `?` puts both into the group of the
+ * function, so that linkers which drop one of several copies of an inline function of C++ drop them, too. */
+#define RELAY_RSEQ_ENTER                                                                                              \
+	".pushsection __rseq_cs, \"aw?\"\n"                                                                            \
+	".balign 32\n"                                                                                                 \
+	"3: .long 0, 0\n"                                                                                              \
+	".quad 1f, (2f - 1f), 4f\n"                                                                                    \
+	".popsection\n"                                                                                                \
+	"leaq 3b(%%rip), %%rax\n"                                                                                      \
+	"movq %%rax, %c[rseq_cs](%[rseq])\n"                                                                           \
+	"1:\n"                                                                                                         \
+	"cmpl %[cpu], %c[cpu_id](%[rseq])\n"                                                                           \
+	"jnz 4f\n"
+
+#define RELAY_RSEQ_LEAVE                                                                                              \
+	"2:\n"                                                                                                         \
+	".pushsection __rseq_failure, \"ax?\"\n"                                                                       \
+	".byte 0x0f, 0xb9, 0x3d\n"                                                                                     \
+	".long %c[signature]\n"                                                                                        \
+	"4: jmp %l[aborted]\n"                                                                                         \
+	".popsection\n"
+
+#define RELAY_RSEQ_INPUTS                                                                                             \
+	[rseq] "r"(relay_rseq_area()), [cpu] "r"(cpu), [rseq_cs] "i"(offsetof(struct rseq, rseq_cs)),                  \
+	    [cpu_id] "i"(offsetof(struct rseq, cpu_id)), [signature] "i"(RSEQ_SIG)
+
+/* Jump to `refused` if the buffer is stopped, to `moved` if head.first is not `expect`. */
+#define RELAY_RECORD_CHECK                                                                                            \
+	"testl %[stopped], %c[flags](%[control])\n"                                                                    \
+	"jnz %l[refused]\n"                                                                                      \
+	"cmpq %[expect], %c[head](%[control])\n"                                                                       \
+	"jnz %l[moved]\n"
+
+/* Store the first 8 bytes of the record, which end at `to`. */
+#define RELAY_RECORD_STAMP "movq %[stamp], -8(%[to])\n"
+
+/* Store second[t] + 1 in second[!t], then `next` in first; t: the top bit of `expect`. `moved`: second[t] names a claim. */
+#define RELAY_RECORD_COMMIT                                                                                   \
+	"movq %[expect], %%rax\n"                                                                             \
+	"shrq $63, %%rax\n"                                                                                   \
+	"cmpw $0, %c[head] + 14(%[control], %%rax, 8)\n"                                                      \
+	"jnz %l[moved]\n"                                                                                     \
+	"movq %c[head] + 8(%[control], %%rax, 8), %%rcx\n"                                                    \
+	"incq %%rcx\n"                                                                                        \
+	"xorl $1, %%eax\n"                                                                                    \
+	"movq %%rcx, %c[head] + 8(%[control], %%rax, 8)\n"                                                    \
+	"movq %[next], %c[head](%[control])\n"
+
+#define RELAY_RECORD_INPUTS                                                                                           \
+	[control] "r"(control), [expect] "r"(expect), [next] "r"(next), [to] "r"(to), [from] "r"(from),                \
+	    [length] "r"(length), [head] "i"(offsetof(struct relay_control, head)),                                    \
+	    [flags] "i"(offsetof(struct relay_control, flags)), [stopped] "i"(RELAY_STOPPED)
+
+/* Moves of 16 bytes. Those of SSE would wait for the upper halves of registers in code that uses AVX. */
+#ifdef __AVX__
+#define RELAY_MOVE "vmovups"
+#else
+#define RELAY_MOVE "movups"
+#endif
+
+/* From this length on `rep movsb` is faster than 16-byte moves. */
+enum { RELAY_REP_MOVSB_BYTES = 768 };
+
+/* For lengths below RELAY_REP_MOVSB_BYTES: pairs of overlapping moves up to 64 bytes, then 64 bytes at a time. */
+#define RELAY_COPY_SHORT												\
+	"cmpq $16, %[length]\n"												\
+	"jb 10f\n"													\
+	"cmpq $32, %[length]\n"												\
+	"ja 12f\n"													\
+	RELAY_MOVE " (%[from]), %%xmm0\n"                       /* 16 .. 32 */						\
+	RELAY_MOVE " -16(%[from], %[length]), %%xmm1\n"									\
+	RELAY_MOVE " %%xmm0, (%[to])\n"											\
+	RELAY_MOVE " %%xmm1, -16(%[to], %[length])\n"									\
+	"jmp 19f\n"													\
+	"10: cmpl $8, %k[length]\n"                        /* 8 .. 15 */						\
+	"jb 11f\n"													\
+	"movq (%[from]), %%rax\n"											\
+	"movq -8(%[from], %[length]), %%rcx\n"										\
+	"movq %%rax, (%[to])\n"												\
+	"movq %%rcx, -8(%[to], %[length])\n"										\
+	"jmp 19f\n"													\
+	"11: cmpl $4, %k[length]\n"                        /* 4 .. 7 */							\
+	"jb 13f\n"													\
+	"movl (%[from]), %%eax\n"											\
+	"movl -4(%[from], %[length]), %%ecx\n"										\
+	"movl %%eax, (%[to])\n"												\
+	"movl %%ecx, -4(%[to], %[length])\n"										\
+	"jmp 19f\n"													\
+	"13: testl %k[length], %k[length]\n"										\
+	"jz 19f\n"													\
+	"movb (%[from]), %%al\n"                           /* 1 .. 3: first, last, middle */				\
+	"movb -1(%[from], %[length]), %%cl\n"										\
+	"movb %%al, (%[to])\n"												\
+	"movb %%cl, -1(%[to], %[length])\n"										\
+	"cmpl $3, %k[length]\n"												\
+	"jb 19f\n"													\
+	"movb 1(%[from]), %%al\n"											\
+	"movb %%al, 1(%[to])\n"												\
+	"jmp 19f\n"													\
+	"12: cmpq $64, %[length]\n"											\
+	"ja 14f\n"													\
+	RELAY_MOVE " (%[from]), %%xmm0\n"                       /* 33 .. 64 */						\
+	RELAY_MOVE " 16(%[from]), %%xmm1\n"											\
+	RELAY_MOVE " -32(%[from], %[length]), %%xmm2\n"									\
+	RELAY_MOVE " -16(%[from], %[length]), %%xmm3\n"									\
+	RELAY_MOVE " %%xmm0, (%[to])\n"											\
+	RELAY_MOVE " %%xmm1, 16(%[to])\n"											\
+	RELAY_MOVE " %%xmm2, -32(%[to], %[length])\n"									\
+	RELAY_MOVE " %%xmm3, -16(%[to], %[length])\n"									\
+	"jmp 19f\n"													\
+	"14: leaq -64(%[length]), %%rcx\n"                 /* 65 and more: the last 64 may overlap */			\
+	"xorl %%eax, %%eax\n"												\
+	"15: " RELAY_MOVE " (%[from], %%rax), %%xmm0\n"										\
+	RELAY_MOVE " 16(%[from], %%rax), %%xmm1\n"										\
+	RELAY_MOVE " 32(%[from], %%rax), %%xmm2\n"										\
+	RELAY_MOVE " 48(%[from], %%rax), %%xmm3\n"										\
+	RELAY_MOVE " %%xmm0, (%[to], %%rax)\n"										\
+	RELAY_MOVE " %%xmm1, 16(%[to], %%rax)\n"										\
+	RELAY_MOVE " %%xmm2, 32(%[to], %%rax)\n"										\
+	RELAY_MOVE " %%xmm3, 48(%[to], %%rax)\n"										\
+	"addq $64, %%rax\n"												\
+	"cmpq %%rcx, %%rax\n"												\
+	"jb 15b\n"													\
+	RELAY_MOVE " (%[from], %%rcx), %%xmm0\n"										\
+	RELAY_MOVE " 16(%[from], %%rcx), %%xmm1\n"										\
+	RELAY_MOVE " 32(%[from], %%rcx), %%xmm2\n"										\
+	RELAY_MOVE " 48(%[from], %%rcx), %%xmm3\n"										\
+	RELAY_MOVE " %%xmm0, (%[to], %%rcx)\n"										\
+	RELAY_MOVE " %%xmm1, 16(%[to], %%rcx)\n"										\
+	RELAY_MOVE " %%xmm2, 32(%[to], %%rcx)\n"										\
+	RELAY_MOVE " %%xmm3, 48(%[to], %%rcx)\n"										\
+	"19:\n"
+
+#define RELAY_COPY_LONG													\
+	"movq %[to], %%rdi\n"												\
+	"movq %[from], %%rsi\n"												\
+	"movq %[length], %%rcx\n"											\
+	"rep movsb\n"
+
+/* For lengths that the compiler knows, without a branch: blocks of 16 to 64 bytes, at a number of bytes from the record's
+ * start or, with END, from its end. */
+#define RELAY_COPY_BLOCK_16(at, end)											\
+	RELAY_MOVE " " at "(%[from]" end "), %%xmm0\n"									\
+	RELAY_MOVE " %%xmm0, " at "(%[to]" end ")\n"
+#define RELAY_COPY_BLOCK_32(at, end) RELAY_COPY_BLOCK_16(at, end) RELAY_COPY_BLOCK_16(at " + 16", end)
+#define RELAY_COPY_BLOCK_64(at, end) RELAY_COPY_BLOCK_32(at, end) RELAY_COPY_BLOCK_32(at " + 32", end)
+#define RELAY_COPY_END ", %[length]"
+#define RELAY_COPY_4 "movl (%[from]), %%eax\n movl %%eax, (%[to])\n"
+#define RELAY_COPY_8 "movq (%[from]), %%rax\n movq %%rax, (%[to])\n"
+#define RELAY_COPY_UP_TO_16 RELAY_COPY_8 "movq -8(%[from], %[length]), %%rcx\n movq %%rcx, -8(%[to], %[length])\n"
+#define RELAY_COPY_16 RELAY_COPY_BLOCK_16("0", "")
+#define RELAY_COPY_UP_TO_32 RELAY_COPY_16 RELAY_COPY_BLOCK_16("-16", RELAY_COPY_END)
+#define RELAY_COPY_UP_TO_64 RELAY_COPY_BLOCK_32("0", "") RELAY_COPY_BLOCK_32("-32", RELAY_COPY_END)
+#define RELAY_COPY_UP_TO_128 RELAY_COPY_BLOCK_64("0", "") RELAY_COPY_BLOCK_64("-64", RELAY_COPY_END)
+#define RELAY_COPY_UP_TO_256												\
+	RELAY_COPY_BLOCK_64("0", "") RELAY_COPY_BLOCK_64("64", "")							\
+	RELAY_COPY_BLOCK_64("-128", RELAY_COPY_END) RELAY_COPY_BLOCK_64("-64", RELAY_COPY_END)
+
+/* COPY(name, instructions, clobbers ...): all copies in registers. */
+#define RELAY_EACH_COPY(COPY)												\
+	COPY(any, RELAY_COPY_SHORT, "rax", "rcx", "xmm0", "xmm1", "xmm2", "xmm3")					\
+	COPY(4, RELAY_COPY_4, "rax", "rcx")										\
+	COPY(8, RELAY_COPY_8, "rax", "rcx")										\
+	COPY(up_to_16, RELAY_COPY_UP_TO_16, "rax", "rcx")								\
+	COPY(16, RELAY_COPY_16, "rax", "rcx", "xmm0")									\
+	COPY(up_to_32, RELAY_COPY_UP_TO_32, "rax", "rcx", "xmm0")							\
+	COPY(up_to_64, RELAY_COPY_UP_TO_64, "rax", "rcx", "xmm0")							\
+	COPY(up_to_128, RELAY_COPY_UP_TO_128, "rax", "rcx", "xmm0")							\
+	COPY(up_to_256, RELAY_COPY_UP_TO_256, "rax", "rcx", "xmm0")
+#define RELAY_COPY_LONG_CLOBBERS "rax", "rcx", "rsi", "rdi"
+
+/* The function for all other lengths. */
+#define RELAY_COPIED_ANYHOW(call, length, ...)										\
+	(__builtin_expect((length) < RELAY_REP_MOVSB_BYTES, 1) ? call##_any(__VA_ARGS__) : call##_long(__VA_ARGS__))
+
+/* The longest record that programs copy inline. */
+#define RELAY_INLINE_LENGTH_MAX (RELAY_REP_MOVSB_BYTES - 1)
+
+#define RELAY_RECORD_SECTION(name, copy, ...)										\
+	RELAY_INLINE enum relay_rseq_result										\
+	relay_rseq_record_##name(struct relay_control *control, uint64_t expect, uint64_t next, void *to,		\
+	                         const void *from, uint64_t length, uint32_t cpu)					\
+	{														\
+		RELAY_RSEQ_SECTION(RELAY_RECORD_CHECK copy RELAY_RECORD_COMMIT, RELAY_INPUTS(RELAY_RECORD_INPUTS),	\
+		    __VA_ARGS__)											\
+	}
+RELAY_EACH_COPY(RELAY_RECORD_SECTION)
+RELAY_RECORD_SECTION(long, RELAY_COPY_LONG, RELAY_COPY_LONG_CLOBBERS)
+
+#define RELAY_STAMPED_SECTION(name, copy, ...)										\
+	RELAY_INLINE enum relay_rseq_result										\
+	relay_rseq_stamped_##name(struct relay_control *control, uint64_t expect, uint64_t next, void *to,		\
+	                          uint64_t stamp, const void *from, uint64_t length, uint32_t cpu)			\
+	{														\
+		RELAY_RSEQ_SECTION(RELAY_RECORD_CHECK RELAY_RECORD_STAMP copy RELAY_RECORD_COMMIT,			\
+		    RELAY_INPUTS(RELAY_RECORD_INPUTS, [stamp] "r"(stamp)), __VA_ARGS__)					\
+	}
+RELAY_STAMPED_SECTION(any, RELAY_COPY_SHORT, "rax", "rcx", "xmm0", "xmm1", "xmm2", "xmm3")
+RELAY_STAMPED_SECTION(long, RELAY_COPY_LONG, RELAY_COPY_LONG_CLOBBERS)
+
+RELAY_INLINE enum relay_rseq_result relay_rseq_tally(struct relay_latch *latch, uint64_t length, uint32_t cpu)
+{
+	RELAY_RSEQ_SECTION(
+	    "movq (%[latch]), %%rax\n"
+	    "movq %%rax, %%rcx\n"
+	    "shrq $63, %%rcx\n"
+	    "movq 8(%[latch], %%rcx, 8), %%rdx\n"
+	    "addq %[length], %%rdx\n"
+	    "xorl $1, %%ecx\n"
+	    "movq %%rdx, 8(%[latch], %%rcx, 8)\n"
+	    "incq %%rax\n"
+	    "btcq $63, %%rax\n"
+	    "movq %%rax, (%[latch])\n",
+	    RELAY_INPUTS([latch] "r"(latch), [length] "r"(length)),
+	    "rax", "rcx", "rdx")
+}
+
+RELAY_INLINE enum relay_rseq_result relay_rseq_add(int64_t *word, int64_t delta, uint32_t cpu)
+{
+	RELAY_RSEQ_SECTION(
+	    "addq %[delta], (%[word])\n",
+	    RELAY_INPUTS([word] "r"(word), [delta] "er"(delta)),
+	    "rax")
+}
+
+/* --- record rings (ring_layout.h) --- */
+
+/* Jump to `refused` if the ring is stopped, to `moved` if the producer position is not `expect`. */
+#define RELAY_RING_CHECK												\
+	"testl %[stopped], %c[flags](%[producer])\n"									\
+	"jnz %l[refused]\n"											\
+	"cmpq %[expect], (%[producer])\n"										\
+	"jnz %l[moved]\n"
+
+/* Store the header, then position and number of records in the tail that is not valid, then the producer position. */
+#define RELAY_RING_COMMIT												\
+	"movq %[header], -8(%[to])\n"											\
+	"xorl %%eax, %%eax\n"												\
+	"cmpq %[expect], %c[tail](%[producer])\n"									\
+	"setne %%al\n"													\
+	"shll $4, %%eax\n"												\
+	"movq %c[tail] + 8(%[producer], %%rax), %%rcx\n"								\
+	"incq %%rcx\n"													\
+	"xorl $16, %%eax\n"												\
+	"movq %%rcx, %c[tail] + 8(%[producer], %%rax)\n"								\
+	"movq %[next], %c[tail](%[producer], %%rax)\n"									\
+	"movq %[next], (%[producer])\n"
+
+#define RELAY_RING_INPUTS												\
+	[producer] "r"(producer), [expect] "r"(expect), [next] "r"(next), [header] "r"(header),		\
+	    [to] "r"(to), [tail] "i"(offsetof(struct relay_ring_producer, tail)),					\
+	    [flags] "i"(offsetof(struct relay_ring_producer, flags)), [stopped] "i"(RELAY_STOPPED)
+
+#define RELAY_RING_SECTION(name, copy, ...)										\
+	RELAY_INLINE enum relay_rseq_result										\
+	relay_rseq_ring_##name(struct relay_ring_producer *producer, const struct relay_ring_put *put,			\
+	                       const void *from, uint64_t length, uint32_t cpu)						\
+	{														\
+		uint64_t expect = put->expect, next = put->next, header = put->header;					\
+		void *to = put->to;											\
+		RELAY_RSEQ_SECTION(RELAY_RING_CHECK copy RELAY_RING_COMMIT,						\
+		    RELAY_INPUTS(RELAY_RING_INPUTS, [from] "r"(from), [length] RELAY_RING_LENGTH(length)),		\
+		    __VA_ARGS__)											\
+	}
+#define RELAY_RING_LENGTH(length) "r"(length)
+RELAY_EACH_COPY(RELAY_RING_SECTION)
+/* There are not enough registers for the length of a long copy. */
+#undef RELAY_RING_LENGTH
+#define RELAY_RING_LENGTH(length) "m"(length)
+RELAY_RING_SECTION(long, RELAY_COPY_LONG, RELAY_COPY_LONG_CLOBBERS)
+
+/* clang-format on */

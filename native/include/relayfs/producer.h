@@ -1,0 +1,50 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * <relayfs/producer.h>: relay_write() and relay_perf_adjust() compiled into the program.
+ *
+ *     #include <relayfs/producer.h>     in place of, or beside, <relayfs/relay.h> and <relayfs/counters.h>
+ *
+ * The program stays as it is: names, results and errors are those of the two headers, which this one includes. It still
+ * has to be linked: -lrelayfs. A record that fits into the current sub-buffer is written without a call, and, if the
+ * compiler knows its length, without a branch that depends on the length. A record that is refused because the buffer is
+ * full is counted without a call, too. The library is called to enter the next sub-buffer, to wake a reader that sleeps, and for
+ * what is not written by a restartable sequence: in another scheme than rseq, with `times`, or longer than 767 bytes on x86-64.
+ *
+ * Each place where relay_write() is called grows by some 300 bytes, with a length that the compiler does not know by 600.
+ * So programs choose it by including this header; others call the library.
+ *
+ * A program that was compiled with one version of this header runs with any version of the library. If what it knows of
+ * the library's memory is not what that has, it calls the library for each record. It always does so with C libraries that
+ * do not register restartable sequences (musl; glibc before 2.35), and with compilers other than gcc and clang.
+ *
+ * A shared object that was compiled with this header may be unloaded, see RELAY_RSEQ_FORGET() in inline/rseq.h.
+ */
+#ifndef RELAYFS_PRODUCER_H
+#define RELAYFS_PRODUCER_H
+
+#include <relayfs/counters.h>
+#include <relayfs/relay.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* relay_write() and relay_perf_adjust() without what is inlined, for all cases. Return as these. */
+int relay_write_anyhow(struct rchan *chan, const void *data, size_t length);
+int relay_perf_adjust_anyhow(struct relay_counters *counters, int instance, int64_t delta);
+
+/* Wake the readers that sleep until the next record of a CPU's buffer. For the functions in this header: relay_write() of the
+ * library does so itself. Returns 0. Thread-safe, async-signal-safe. */
+int relay_write_wake(struct rchan *chan, unsigned cpu);
+
+#ifdef __cplusplus
+}
+#endif
+
+#if defined(__GNUC__) && (defined(__SSE2__) || defined(__aarch64__))
+#if __has_include(<sys/rseq.h>)
+#include <relayfs/inline/write.h>
+#endif
+#endif
+
+#endif

@@ -1,0 +1,145 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * A program in the common language of C and C++ that is compiled with <relayfs/producer.h>. It writes records of all
+ * lengths, compares the memory with them, and adjusts a counter. Prints how many of its calls reached the library, and how
+ * many there were:  WRITES_CALLED OF ADJUSTS_CALLED OF
+ *
+ * To be linked with --wrap=relay_write_anyhow and --wrap=relay_perf_adjust_anyhow.
+ */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+#include <relayfs/producer.h>
+
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+int __real_relay_write_anyhow(struct rchan *chan, const void *data, size_t length);
+int __wrap_relay_write_anyhow(struct rchan *chan, const void *data, size_t length);
+int __real_relay_perf_adjust_anyhow(struct relay_counters *counters, int instance, int64_t delta);
+int __wrap_relay_perf_adjust_anyhow(struct relay_counters *counters, int instance, int64_t delta);
+
+static long writes, writes_called, adjusts, adjusts_called;
+
+int __wrap_relay_write_anyhow(struct rchan *chan, const void *data, size_t length)
+{
+	writes_called++;
+	return __real_relay_write_anyhow(chan, data, length);
+}
+
+int __wrap_relay_perf_adjust_anyhow(struct relay_counters *counters, int instance, int64_t delta)
+{
+	adjusts_called++;
+	return __real_relay_perf_adjust_anyhow(counters, instance, delta);
+}
+
+enum { SUBBUF = 1 << 20, LONGEST = 600, ADJUSTS = 1000 };
+
+static unsigned cpu;
+static char *memory; /* of the sub-buffer */
+static char expected[SUBBUF];
+static size_t used;
+
+static int begin(struct rchan_buf *buf, void *subbuf, void *prev_subbuf, unsigned int prev_padding)
+{
+	(void)prev_subbuf, (void)prev_padding;
+	if (relay_buf_cpu(buf) == cpu)
+		memory = (char *)subbuf;
+	return 1;
+}
+
+static void check(int is_right, const char *what, long value)
+{
+	if (is_right)
+		return;
+	fprintf(stderr, "%s: %ld\n", what, value);
+	exit(1);
+}
+
+/* The next record; it is different from all that were written before. */
+static const char *next_record(size_t length)
+{
+	static char record[4096];
+	size_t i;
+
+	for (i = 0; i < length; i++)
+		record[i] = (char)((size_t)writes * 31 + i);
+	check(used + length <= SUBBUF, "too many records", writes);
+	memcpy(expected + used, record, length);
+	used += length;
+	writes++;
+	return record;
+}
+
+#define WRITE(length) check(relay_write(chan, next_record(length), length) == 0, "relay_write", (long)(length))
+#define WRITE_8(n)                                                                                                \
+	WRITE(n), WRITE((n) + 1), WRITE((n) + 2), WRITE((n) + 3), WRITE((n) + 4), WRITE((n) + 5), WRITE((n) + 6), \
+	    WRITE((n) + 7)
+#define WRITE_64(n)                                                                                               \
+	WRITE_8(n), WRITE_8((n) + 8), WRITE_8((n) + 16), WRITE_8((n) + 24), WRITE_8((n) + 32), WRITE_8((n) + 40), \
+	    WRITE_8((n) + 48), WRITE_8((n) + 56)
+
+static void write_all(struct rchan *chan)
+{
+	size_t length;
+
+	for (length = 1; length < LONGEST; length++) {
+		__asm__ volatile("" : "+r"(length)); /* the compiler does not know it */
+		WRITE(length);
+	}
+	WRITE_64(1);
+	WRITE_64(65);
+	WRITE_8(188);
+	WRITE_8(252);
+	WRITE_8(764);
+	WRITE(4096);
+	check(memcmp(memory, expected, used) == 0, "other bytes than written", writes);
+}
+
+static void adjust(struct relay_counters *counters)
+{
+	int instance = relay_perf_add(counters, "producer/adjusted");
+	int64_t sum = 0;
+
+	check(instance > 0, "relay_perf_add", instance);
+	for (adjusts = 0; adjusts < ADJUSTS; adjusts++)
+		check(relay_perf_adjust(counters, instance, adjusts) == 0, "relay_perf_adjust", adjusts);
+	check(relay_counters_refresh(counters) >= 0 && relay_counters_sum(counters, instance, &sum) == 0, "sum", 0);
+	check(sum == ADJUSTS * (ADJUSTS - 1) / 2, "sum", (long)sum);
+	check(relay_perf_adjust(NULL, instance, 1) == 0, "without counters", 0);
+	check(relay_perf_adjust(counters, RELAY_PERF_SLOTS, 1) == -2, "of the flag", 0); /* ENOENT */
+	check(relay_perf_adjust(counters, -1, 1) == -2, "of a negative number", 0);
+}
+
+int main(void)
+{
+	struct rchan_callbacks callbacks;
+	cpu_set_t set;
+
+	cpu = (unsigned)sched_getcpu();
+	CPU_ZERO(&set);
+	CPU_SET(cpu, &set);
+	check(sched_setaffinity(0, sizeof(set), &set) == 0, "sched_setaffinity", cpu);
+	memset(&callbacks, 0, sizeof(callbacks));
+	callbacks.subbuf_start = begin;
+	struct rchan *chan = relay_open(NULL, NULL, SUBBUF, 2, &callbacks, NULL);
+	check(chan != NULL, "relay_open", 0);
+	write_all(chan);
+	struct relay_counters *counters = relay_counters_open(NULL);
+	check(counters != NULL, "relay_counters_open", 0);
+	adjust(counters);
+	printf("%ld %ld %ld %ld\n", writes_called, writes, adjusts_called, adjusts);
+	relay_counters_close(counters);
+	relay_close(chan);
+	return 0;
+}
+
+#ifdef __cplusplus
+}
+#endif
