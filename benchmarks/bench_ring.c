@@ -14,6 +14,7 @@
 #include "yardsticks.h"
 
 #include <relayfs/layout.h>
+#include <relayfs/producer.h>
 #include <relayfs/ring_store.h>
 #include <relayfs/store.h>
 #include <stdint.h>
@@ -75,24 +76,38 @@ static struct bench make_bench(const char *directory, const char *name, uint32_t
 	return bench;
 }
 
+/* Time many records, in batches: what is not overwritten is taken out before each. */
+#define TIME_BATCHES(name, bench, size, call)                                                                       \
+	do {                                                                                                        \
+		long n = BYTES_PER_SAMPLE / (long)size < RECORDS_MAX ? BYTES_PER_SAMPLE / (long)size : RECORDS_MAX; \
+		long batch = BATCH_BYTES / (long)(size + 8), i, done, refused = 0;                                  \
+		double ns = 0, start;                                                                               \
+		for (done = 0; done < n; done += batch) {                                                           \
+			*bench->consumer = *bench->producer;                                                        \
+			start = now_ns();                                                                           \
+			for (i = 0; i < batch; i++) {                                                               \
+				__asm__ volatile("" : : "r"(record) : "memory");                                    \
+				refused += (call) != 0;                                                             \
+			}                                                                                           \
+			ns += now_ns() - start;                                                                     \
+		}                                                                                                   \
+		printf("%s-%zu %.4f %ld %ld\n", name, size, ns / (double)done, done - refused, refused);            \
+	} while (0)
+
 /* The call goes through a pointer for all alike, and the compiler must not know what is in the record. */
 static void sample(const char *name, output_function *volatile function, const struct bench *bench, size_t size)
 {
-	long n = BYTES_PER_SAMPLE / (long)size < RECORDS_MAX ? BYTES_PER_SAMPLE / (long)size : RECORDS_MAX;
-	long batch = BATCH_BYTES / (long)(size + 8), i, done, refused = 0;
 	output_function *call = function;
-	double ns = 0, start;
 
-	for (done = 0; done < n; done += batch) {
-		*bench->consumer = *bench->producer;
-		start = now_ns();
-		for (i = 0; i < batch; i++) {
-			__asm__ volatile("" : : "r"(record) : "memory");
-			refused += call(bench->ring, record, size, 0) != 0;
-		}
-		ns += now_ns() - start;
-	}
-	printf("%s-%zu %.4f %ld %ld\n", name, size, ns / (double)done, done - refused, refused);
+	TIME_BATCHES(name, bench, size, call(bench->ring, record, size, 0));
+}
+
+/* What is compiled into the loop, with a length that the compiler knows. */
+static void sample_inline(const struct bench *bench)
+{
+	const size_t size = 64;
+
+	TIME_BATCHES("percpu-inline", bench, size, relay_ring_output(bench->ring, record, size, 0));
 }
 
 static int reserve_and_commit(struct relay_ring *ring, const void *data, size_t length, uint64_t flags)
@@ -182,6 +197,7 @@ int main(int argc, char **argv)
 			sample("percpu", relay_ring_output, &percpu, sizes[i]);
 			sample("global", relay_ring_output, &global, sizes[i]);
 		}
+		sample_inline(&percpu);
 		sample("percpu-reserve", reserve_and_commit, &percpu, 64);
 		sample("global-reserve", reserve_and_commit, &global, 64);
 		sample("percpu-reserve", reserve_and_commit_word, &percpu, 8);

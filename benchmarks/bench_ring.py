@@ -22,6 +22,7 @@ LIMITS = [
     Limit("per CPU, 64 bytes: times the copy", "percpu-64", "copy-64", most=4),
     Limit("per CPU, 256 bytes: times the copy", "percpu-256", "copy-256", most=4),
     Limit("per CPU, 4096 bytes: times the copy", "percpu-4096", "copy-4096", most=1.5),
+    Limit("per CPU, inline, 64 bytes: times called", "percpu-inline-64", "percpu-64", most=1.1),
     Limit("global, 64 bytes: times the copy", "global-64", "copy-64", most=12),
     Limit("per CPU, reserved and committed, 64 bytes: times output", "percpu-reserve-64", "percpu-64", most=4),
     Limit("global, reserved and committed, 64 bytes: times output", "global-reserve-64", "global-64", most=2),
@@ -33,6 +34,7 @@ LIMITS = [
 ]
 KERNEL = [
     Limit("per CPU, 64 bytes: times bpf_ringbuf_output()", "percpu-64", "kernel-output-64", most=1 / 3),
+    Limit("per CPU, inline, 64 bytes: of which its loop is taken off", "percpu-inline-64", "kernel-output-64-net"),
     Limit("global, 64 bytes: times bpf_ringbuf_output()", "global-64", "kernel-output-64", most=1 / 2),
     Limit("the same, of which its loop is taken off", "global-64", "kernel-output-64-net"),
     Limit("per CPU, 8 bytes: times bpf_ringbuf_reserve(), _submit()", "percpu-reserve-8", "kernel-reserve-8", most=0.6),

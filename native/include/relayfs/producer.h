@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * <relayfs/producer.h>: relay_write() and relay_perf_adjust() compiled into the program.
+ * <relayfs/producer.h>: relay_write(), relay_ring_output(), relay_rings_output() and relay_perf_adjust() compiled into the
+ * program.
  *
- *     #include <relayfs/producer.h>     in place of, or beside, <relayfs/relay.h> and <relayfs/counters.h>
+ *     #include <relayfs/producer.h>     in place of, or beside, <relayfs/relay.h>, ring.h and counters.h
  *
- * The program stays as it is: names, results and errors are those of the two headers, which this one includes. It still
+ * The program stays as it is: names, results and errors are those of the three headers, which this one includes. It still
  * has to be linked: -lrelayfs. A record that fits into the current sub-buffer is written without a call, and, if the
  * compiler knows its length, without a branch that depends on the length. A record that is refused because the buffer is
  * full is counted without a call, too. The library is called to enter the next sub-buffer, to wake a reader that sleeps, and for
@@ -24,18 +25,26 @@
 
 #include <relayfs/counters.h>
 #include <relayfs/relay.h>
+#include <relayfs/ring.h>
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-/* relay_write() and relay_perf_adjust() without what is inlined, for all cases. Return as these. */
+/* relay_write(), relay_perf_adjust(), relay_ring_output() and relay_rings_output() without what is inlined, for all cases.
+ * Return as these. */
 int relay_write_anyhow(struct rchan *chan, const void *data, size_t length);
 int relay_perf_adjust_anyhow(struct relay_counters *counters, int instance, int64_t delta);
+
+int relay_ring_output_anyhow(struct relay_ring *ring, const void *data, size_t length, uint64_t flags);
+int relay_rings_output_anyhow(struct relay_rings *rings, const void *data, size_t length, uint64_t flags);
 
 /* Wake the readers that sleep until the next record of a CPU's buffer. For the functions in this header: relay_write() of the
  * library does so itself. Returns 0. Thread-safe, async-signal-safe. */
 int relay_write_wake(struct rchan *chan, unsigned cpu);
+
+/* The same for the readers of a ring, after the record at `pos`, by the flags of its commit. */
+int relay_ring_output_wake(struct relay_ring *ring, uint64_t pos, uint64_t flags);
 
 #ifdef __cplusplus
 }

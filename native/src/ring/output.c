@@ -106,27 +106,6 @@ __attribute__((noinline)) static int output_anyhow(struct relay_ring *ring, cons
 	return output_claimed(ring, data, length, flags);
 }
 
-/* The fast path: there is room for the record; no locked instruction, no fence. */
-static inline __attribute__((always_inline)) int output_restartable(struct relay_ring *ring, const void *data,
-                                                                    size_t length, uint64_t flags)
-{
-	struct relay_ring_put put = {.expect = relay_ring_produced(ring)};
-	put.next = put.expect + relay_ring_total(length);
-	if (__builtin_expect(relay_ring_is_quick(ring, length) && put.expect % 8 == 0 &&
-	                         put.next - relay_ring_floor(ring) <= ring->mask,
-	                     1)) {
-		put.header = relay_ring_header(ring, put.expect, (uint32_t)length);
-		put.to = relay_ring_at(ring, put.expect) + RELAY_RING_HEADER_BYTES;
-		RELAY_PUBLISHES(&ring->producer->position.first);
-		if (__builtin_expect(
-			relay_rseq_ring_record(ring->producer, &put, data, length, ring->cpu) == RELAY_RSEQ_DONE, 1)) {
-			relay_ring_wake(ring, put.expect, flags);
-			return 0;
-		}
-	}
-	return output_anyhow(ring, data, length, flags);
-}
-
 /* --- writing and reserving on this CPU --- */
 
 /* The last reservation of this thread, by which commit finds its claim quickly. A signal handler may have changed
@@ -142,8 +121,14 @@ static __thread struct {
 static inline __attribute__((always_inline)) int output_here(struct relay_ring *ring, const void *data, size_t length,
                                                              uint64_t flags)
 {
-	return ring->scheme == RELAY_RSEQ ? output_restartable(ring, data, length, flags)
-	                                  : output_claimed(ring, data, length, flags);
+	if (ring->scheme != RELAY_RSEQ)
+		return output_claimed(ring, data, length, flags);
+	uint64_t pos;
+	/* A shorter record has been tried. */
+	if (length < RELAY_INLINE_LENGTH_MAX || !relay_inline_output_at(&ring->fast, data, length, &pos))
+		return output_anyhow(ring, data, length, flags);
+	relay_ring_wake(ring, pos, flags);
+	return 0;
 }
 
 /* As relay_ring_reserve(), but returns the error, or RELAY_WRONG_CPU as output_here(). */
@@ -232,7 +217,20 @@ __attribute__((noinline)) static int produce_percpu(const struct relay_rings *ri
 	}
 }
 
+int relay_ring_output_wake(struct relay_ring *ring, uint64_t pos, uint64_t flags)
+{
+	relay_ring_wake(ring, pos, flags);
+	return 0;
+}
+
 int relay_ring_output(struct relay_ring *ring, const void *data, size_t length, uint64_t flags)
+{
+	return relay_inline_output(ring, data, length, flags);
+}
+
+/* Not inlined, so that relay_ring_output() saves few registers. */
+__attribute__((noinline)) int relay_ring_output_anyhow(struct relay_ring *ring, const void *data, size_t length,
+                                                       uint64_t flags)
 {
 	if (__builtin_expect(!ring, 0))
 		return -EBADF;
@@ -255,7 +253,6 @@ int relay_ring_refuse(struct relay_ring *ring, size_t length)
 	return err == RELAY_WRONG_CPU ? produce_there(ring, &product) : err;
 }
 
-/* noinline: otherwise relay_rings_output() would save registers even for a single ring. */
 __attribute__((noinline)) static int output_percpu(const struct relay_rings *rings, const void *data, size_t length,
                                                    uint64_t flags)
 {
@@ -268,13 +265,20 @@ __attribute__((noinline)) static int output_percpu(const struct relay_rings *rin
 	return produce_percpu(rings, &(struct product){.data = data ? data : "", .length = length, .flags = flags});
 }
 
-int relay_rings_output(struct relay_rings *rings, const void *data, size_t length, uint64_t flags)
+/* Not inlined, as above. */
+__attribute__((noinline)) int relay_rings_output_anyhow(struct relay_rings *rings, const void *data, size_t length,
+                                                        uint64_t flags)
 {
-	if (__builtin_expect(!rings, 0))
+	if (!rings)
 		return -EBADF;
 	if (rings->n == 1)
-		return relay_ring_output(rings->ring[0], data, length, flags);
+		return relay_ring_output_anyhow(rings->ring[0], data, length, flags);
 	return output_percpu(rings, data, length, flags);
+}
+
+int relay_rings_output(struct relay_rings *rings, const void *data, size_t length, uint64_t flags)
+{
+	return relay_inline_rings_output(rings, data, length, flags);
 }
 
 static void *reserved(int err, const struct product *product)

@@ -9,20 +9,25 @@
 #include "base/damage.h"
 #include "base/mapping.h"
 
+#include <relayfs/inline/ring.h>
 #include <relayfs/ring_layout.h>
 #include <relayfs/ring_store.h>
 #include <stdbool.h>
 
 struct relay_ring {
-	struct relay_ring_producer *producer;
+	union {
+		struct relay_inline_ring fast; /* what programs know of it */
+		struct {
+			RELAY_INLINE_RING_MEMBERS;
+		};
+	};
 	struct relay_ring_consumer *consumer;
-	unsigned char *data;
-	uint64_t size, mask;
+	uint64_t size;
 	uint64_t largest; /* bytes of the longest record; a header must fit, too, and the ring is never quite full */
 	/* The fast paths are for records shorter than this: largest + 1; with `times` 0, so that they need no other test. */
 	uint64_t quick;
 	uint32_t time_bytes; /* RELAY_RING_TIME_BYTES, between each record's header and its data; 0: without `times` */
-	uint32_t cpu, mode, scheme;
+	uint32_t mode, scheme;
 	struct relay_ring_claim *claims;
 	struct relay_claim_table claim_table; /* which threads have which claims */
 	uint64_t *ready;
@@ -51,12 +56,6 @@ struct relay_ring {
 
 /* The most records that one call of a file server passes, 10 to 50 ns each; the next call continues. */
 enum { RELAY_RING_WORK = 1 << 16 };
-
-/* Bytes that a record of `length` bytes takes, with header and padding. */
-static inline uint64_t relay_ring_total(uint64_t length)
-{
-	return (length + RELAY_RING_HEADER_BYTES + 7) & ~7ull;
-}
 
 static inline unsigned char *relay_ring_at(const struct relay_ring *ring, uint64_t pos)
 {

@@ -12,7 +12,10 @@ PROGRAM = PROGRAMS / "producer.c"
 # Of 752 records, 5 are too long to be written inline, and the first one enters a sub-buffer. What else runs on this
 # machine may interrupt a few more.
 FEW = 60
-WRAPPED = ["-Xlinker", "--wrap=relay_write_anyhow", "-Xlinker", "--wrap=relay_perf_adjust_anyhow"]
+WRAPPED = [
+    f"-Wl,--wrap={name}_anyhow"
+    for name in ("relay_write", "relay_perf_adjust", "relay_rings_output", "relay_ring_output")
+]
 WARNINGS = ["-Wall", "-Wextra", "-Wshadow", "-Wconversion", "-Werror"]
 COMPILERS = [
     ["gcc", "-std=c99", "-O0", "-pedantic"], ["gcc", "-std=c11", "-O2", "-pedantic"], ["gcc", "-O3", "-fPIC"],
@@ -110,8 +113,16 @@ def compiled(program: Path, compiler: list[str], include: Path | None = None, pr
 
 
 def calls(program: Path, nowhere: Path) -> list[int]:
-    """Run the program; return how many writes and adjustments called the library, and how many there were."""
+    """Run the program; return how many writes, adjustments and outputs called the library, and how many there were."""
     return [int(word) for word in run(program, **places(nowhere)).split()]
+
+
+def assert_all_called(counts: list[int]) -> None:
+    writes_called, writes, adjusts_called, adjusts, outputs_called, outputs = counts
+    assert writes_called == writes
+    # Some more are refused.
+    assert adjusts_called >= adjusts
+    assert outputs_called >= outputs
 
 
 def places(nowhere: Path) -> dict[str, str]:
@@ -120,9 +131,12 @@ def places(nowhere: Path) -> dict[str, str]:
 
 @pytest.mark.parametrize("compiler", COMPILERS, ids=" ".join)
 def test_a_program_writes_without_calling_the_library(compiler, tmp_path, nowhere):
-    writes_called, writes, adjusts_called, adjusts = calls(compiled(tmp_path / "producer", compiler), nowhere)
+    writes_called, writes, adjusts_called, adjusts, outputs_called, outputs = calls(
+        compiled(tmp_path / "producer", compiler), nowhere
+    )
     assert writes_called < FEW < writes
     assert adjusts_called < FEW < adjusts
+    assert outputs_called < FEW < outputs
 
 
 def test_a_program_of_another_version_calls_the_library(tmp_path, nowhere):
@@ -136,11 +150,7 @@ def test_a_program_of_another_version_calls_the_library(tmp_path, nowhere):
     text = buffer.read_text()
     buffer.write_text(text.replace("unsigned char *data;", "uint64_t was; unsigned char *data;"))
     assert buffer.read_text() != text
-    writes_called, writes, adjusts_called, adjusts = calls(
-        compiled(tmp_path / "producer", ["gcc", "-O2"], include), nowhere
-    )
-    assert writes_called == writes
-    assert adjusts_called >= adjusts
+    assert_all_called(calls(compiled(tmp_path / "producer", ["gcc", "-O2"], include), nowhere))
 
 
 def test_with_another_c_library_a_program_calls_the_library(tmp_path, nowhere):
@@ -148,8 +158,9 @@ def test_with_another_c_library_a_program_calls_the_library(tmp_path, nowhere):
     headers = prefix.path.parent / "kernel"
     program = compiled(tmp_path / "producer", ["musl-gcc", "-O2", "-idirafter", str(headers)], prefix=prefix)
     # Not what is called in place of an inlined function, but the function itself.
-    assert calls(program, nowhere)[0::2] == [0, 0]
-    assert {"relay_write", "relay_perf_adjust"} <= set(run("nm", "-u", "--without-symbol-versions", "--format=just-symbols", program).split())
+    assert calls(program, nowhere)[0::2] == [0, 0, 0]
+    called = set(run("nm", "-u", "--without-symbol-versions", "--format=just-symbols", program).split())
+    assert {"relay_write", "relay_perf_adjust", "relay_rings_output", "relay_ring_output"} <= called
 
 
 def test_it_assembles_for_arm64(tmp_path):

@@ -16,6 +16,9 @@
 #include "ring_check.h"
 #include "stepping.h"
 
+/* Records are written without a call: the sections are those of this program. */
+#include <relayfs/producer.h>
+
 SCHEMES(rseq, lockless);
 /* A kill leaves the same memory in all builds. */
 BUILDS(plain);

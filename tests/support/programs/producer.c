@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * A program in the common language of C and C++ that is compiled with <relayfs/producer.h>. It writes records of all
- * lengths, compares the memory with them, and adjusts a counter. Prints how many of its calls reached the library, and how
- * many there were:  WRITES_CALLED OF ADJUSTS_CALLED OF
+ * lengths to a channel and to a ring, compares them with the memory, and adjusts a counter. Prints how many of its calls
+ * reached the library, and how many there were:  WRITES_CALLED OF ADJUSTS_CALLED OF OUTPUTS_CALLED OF
  *
- * To be linked with --wrap=relay_write_anyhow and --wrap=relay_perf_adjust_anyhow.
+ * To be linked with --wrap= of each function with __wrap_.
  */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
@@ -25,7 +25,24 @@ int __wrap_relay_write_anyhow(struct rchan *chan, const void *data, size_t lengt
 int __real_relay_perf_adjust_anyhow(struct relay_counters *counters, int instance, int64_t delta);
 int __wrap_relay_perf_adjust_anyhow(struct relay_counters *counters, int instance, int64_t delta);
 
-static long writes, writes_called, adjusts, adjusts_called;
+int __real_relay_rings_output_anyhow(struct relay_rings *rings, const void *data, size_t length, uint64_t flags);
+int __wrap_relay_rings_output_anyhow(struct relay_rings *rings, const void *data, size_t length, uint64_t flags);
+int __real_relay_ring_output_anyhow(struct relay_ring *ring, const void *data, size_t length, uint64_t flags);
+int __wrap_relay_ring_output_anyhow(struct relay_ring *ring, const void *data, size_t length, uint64_t flags);
+
+static long writes, writes_called, adjusts, adjusts_called, outputs, outputs_called;
+
+int __wrap_relay_rings_output_anyhow(struct relay_rings *rings, const void *data, size_t length, uint64_t flags)
+{
+	outputs_called++;
+	return __real_relay_rings_output_anyhow(rings, data, length, flags);
+}
+
+int __wrap_relay_ring_output_anyhow(struct relay_ring *ring, const void *data, size_t length, uint64_t flags)
+{
+	outputs_called++;
+	return __real_relay_ring_output_anyhow(ring, data, length, flags);
+}
 
 int __wrap_relay_write_anyhow(struct rchan *chan, const void *data, size_t length)
 {
@@ -102,6 +119,43 @@ static void write_all(struct rchan *chan)
 	check(memcmp(memory, expected, used) == 0, "other bytes than written", writes);
 }
 
+static void check_output(struct relay_ring *ring, int err, const char *record, size_t length)
+{
+	const void *data;
+	size_t got;
+
+	outputs++;
+	check(err == 0, "output", err);
+	check(relay_ring_next(ring, &data, &got) == 1, "no record", (long)length);
+	check(got == length && memcmp(data, record, length) == 0, "another record", (long)length);
+	relay_ring_release(ring);
+}
+
+#define OUTPUT(length)                                                                                  \
+	(record[0]++, check_output(ring, relay_rings_output(rings, record, length, 0), record, length), \
+	 check_output(ring, relay_ring_output(ring, record, length, 0), record, length))
+#define OUTPUT_8(n)                                                                                     \
+	OUTPUT(n), OUTPUT((n) + 1), OUTPUT((n) + 2), OUTPUT((n) + 3), OUTPUT((n) + 4), OUTPUT((n) + 5), \
+	    OUTPUT((n) + 6), OUTPUT((n) + 7)
+
+static void output_all(struct relay_rings *rings)
+{
+	struct relay_ring *ring = rings->ring[rings->n > cpu ? cpu : 0];
+	char record[4096];
+	size_t length;
+
+	memset(record, 'r', sizeof(record));
+	for (length = 0; length < LONGEST; length++) {
+		__asm__ volatile("" : "+r"(length));
+		OUTPUT(length);
+	}
+	OUTPUT_8(1), OUTPUT_8(9), OUTPUT_8(17), OUTPUT_8(25), OUTPUT_8(33), OUTPUT_8(60), OUTPUT_8(124), OUTPUT_8(252);
+	OUTPUT(767), OUTPUT(768), OUTPUT(4096);
+	check(relay_ring_output(NULL, record, 1, 0) == -9, "without a ring", 0);       /* EBADF */
+	check(relay_rings_output(rings, NULL, 1, 0) == -22, "without data", 0);        /* EINVAL */
+	check(relay_rings_output(rings, record, 1, 1 << 20) == -22, "other flags", 0); /* EINVAL */
+}
+
 static void adjust(struct relay_counters *counters)
 {
 	int instance = relay_perf_add(counters, "producer/adjusted");
@@ -134,7 +188,13 @@ int main(void)
 	struct relay_counters *counters = relay_counters_open(NULL);
 	check(counters != NULL, "relay_counters_open", 0);
 	adjust(counters);
-	printf("%ld %ld %ld %ld\n", writes_called, writes, adjusts_called, adjusts);
+	char path[4096];
+	snprintf(path, sizeof(path), "%s/ring", getenv("RELAYFS"));
+	struct relay_rings *rings = relay_rings_create(path, "buffers=percpu size=64K");
+	check(rings != NULL, path, 0);
+	output_all(rings);
+	printf("%ld %ld %ld %ld %ld %ld\n", writes_called, writes, adjusts_called, adjusts, outputs_called, outputs);
+	relay_rings_close(rings);
 	relay_counters_close(counters);
 	relay_close(chan);
 	return 0;
