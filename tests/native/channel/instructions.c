@@ -1,0 +1,85 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The fast paths, for callgrind to count their instructions: each function count_NAME() does RECORDS times what NAME says.
+ *
+ * valgrind does not know rseq(2), so no thread is registered in it. This one enters CPU 0 in its area itself. valgrind neither
+ * migrates nor interrupts it, so no section needs to be restarted.
+ */
+#define _GNU_SOURCE
+#include <relayfs/producer.h>
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/rseq.h>
+
+enum { RECORDS = 1000, SUBBUF = 1 << 20 };
+
+static struct rchan *chan, *full;
+static struct relay_rings *rings;
+static struct relay_counters *counters;
+static int instance;
+static char record[256];
+
+#define COUNT(name, call)                                        \
+	static __attribute__((noinline)) void count_##name(void) \
+	{                                                        \
+		for (int i = 0; i < RECORDS; i++)                \
+			if (call)                                \
+				exit(3);                         \
+	}
+
+/* The library's functions, which producer.h has not inlined. */
+static int (*volatile write_called)(struct rchan *, const void *, size_t) = relay_write;
+static int (*volatile adjust_called)(struct relay_counters *, int, int64_t) = relay_perf_adjust;
+static int (*volatile output_called)(struct relay_rings *, const void *, size_t, uint64_t) = relay_rings_output;
+
+COUNT(write_16, relay_write(chan, record, 16))
+COUNT(write_64, relay_write(chan, record, 64))
+COUNT(write_256, relay_write(chan, record, 256))
+COUNT(write_called_64, write_called(chan, record, 64))
+COUNT(refused, relay_write(full, record, 64) != -28) /* ENOSPC */
+COUNT(refused_called, write_called(full, record, 64) != -28)
+COUNT(adjust, relay_perf_adjust(counters, instance, 1))
+COUNT(adjust_called, adjust_called(counters, instance, 1))
+COUNT(output_64, relay_rings_output(rings, record, 64, 0))
+COUNT(output_called_64, output_called(rings, record, 64, 0))
+
+/* So that all that is done once is done, and dynamic symbols are bound. */
+static void warm_up(void)
+{
+	while (write_called(full, record, 64) == 0)
+		;
+	if (write_called(chan, record, 64) || relay_write(chan, record, 64) || adjust_called(counters, instance, 1) ||
+	    output_called(rings, record, 64, 0))
+		exit(2);
+}
+
+int main(void)
+{
+	volatile struct rseq *area = (struct rseq *)((char *)__builtin_thread_pointer() + __rseq_offset);
+	char path[4096];
+
+	area->cpu_id_start = 0;
+	area->cpu_id = 0;
+	chan = relay_open(NULL, NULL, SUBBUF, 2, NULL, NULL);
+	full = relay_open(NULL, NULL, 4096, 2, NULL, NULL);
+	counters = relay_counters_open(NULL);
+	instance = relay_perf_add(counters, "instructions/counted");
+	snprintf(path, sizeof(path), "%s/ring", getenv("RELAYFS"));
+	rings = relay_rings_create(path, "buffers=percpu scheme=rseq size=1M");
+	if (!chan || !full || !counters || instance < 0 || !rings)
+		return 2;
+	warm_up();
+	count_write_16();
+	count_write_64();
+	count_write_256();
+	count_write_called_64();
+	count_refused();
+	count_refused_called();
+	count_adjust();
+	count_adjust_called();
+	count_output_64();
+	count_output_called_64();
+	return 0;
+}
