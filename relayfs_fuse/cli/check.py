@@ -50,19 +50,23 @@ def check(places: tuple[str, ...], mount: str | None, store: str | None, json_wa
     """
     check_stdout()
     native.guard_install()
-    levels: list[str] = []
+    damaged: set[tuple[int, str]] = set()
+    n_warnings = 0
     n_objects = 0
     missing: list[str] = []
-    for checker in _checkers(places, mount, store):
+    for number, checker in enumerate(_checkers(places, mount, store)):
         for finding in checker.check():
-            levels.append(finding.level)
+            if finding.level == DAMAGED:
+                damaged.add((number, finding.name))
+            else:
+                n_warnings += 1
             _show(finding, json_wanted=json_wanted)
         n_objects += checker.n_objects
         missing += [path for path, n in checker.n_found.items() if not n]
-    _sum_up(n_objects, levels, json_wanted=json_wanted)
+    _sum_up(n_objects, len(damaged), n_warnings, json_wanted=json_wanted)
     for path in missing:
         say(f"there is no channel, directory or trace {printable(path)}")
-    if DAMAGED in levels:
+    if damaged:
         sys.exit(1)
     if missing:
         sys.exit(NOTHING_MATCHES)
@@ -104,9 +108,7 @@ def _show(finding: Finding, *, json_wanted: bool) -> None:
         click.echo(escaped(finding.line()))
 
 
-def _sum_up(n_objects: int, levels: Sequence[str], *, json_wanted: bool) -> None:
-    damaged = levels.count(DAMAGED)
-    warnings = len(levels) - damaged
+def _sum_up(n_objects: int, damaged: int, warnings: int, *, json_wanted: bool) -> None:
     if json_wanted:
         click.echo(json.dumps({"checked": n_objects, "damaged": damaged, "warnings": warnings}))
         return
