@@ -38,12 +38,14 @@ static void sample_adds(const char *name, add_function *add)
 /* What is compiled into the loop. */
 #define SAMPLE_INLINE(name, call)                                              \
 	do {                                                                   \
+		int failed = 0;                                                \
 		double start = now_ns();                                       \
 		for (int i = 0; i < ADDS; i++) {                               \
 			__asm__ volatile("" ::: "memory");                     \
-			if (call)                                              \
-				die(name);                                     \
+			failed |= (call);                                      \
 		}                                                              \
+		if (failed)                                                    \
+			die(name);                                             \
 		printf("%s %.3f %d\n", name, (now_ns() - start) / ADDS, ADDS); \
 	} while (0)
 

@@ -50,7 +50,7 @@ int relay_ring_output_wake(struct relay_ring *ring, uint64_t pos, uint64_t flags
 }
 #endif
 
-#if defined(__GNUC__) && (defined(__SSE2__) || defined(__aarch64__))
+#if defined(__GNUC__) && defined(__LP64__) && (defined(__SSE2__) || defined(__aarch64__))
 #if __has_include(<sys/rseq.h>)
 #include <relayfs/inline/write.h>
 #endif

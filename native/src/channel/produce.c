@@ -93,7 +93,7 @@ static __attribute__((noinline)) int write_without_rseq(struct rchan *chan, cons
 
 int relay_write_wake(struct rchan *chan, unsigned cpu)
 {
-	if (cpu < chan->n_buffers)
+	if (chan && cpu < chan->n_buffers)
 		relay_wake(&chan->bufs[cpu], RELAY_ARM_RECORD);
 	return 0;
 }

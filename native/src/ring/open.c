@@ -111,8 +111,8 @@ static void set_addresses(struct relay_ring *ring, const struct relay_ring_geome
 	ring->cpu = geometry->cpu;
 	ring->mode = geometry->mode;
 	ring->scheme = geometry->scheme;
-	ring->floor = ring->mode == RELAY_OVERWRITE ? relay_ring_oldest_word(ring) : &ring->consumer->position;
-	ring->n_quick[RELAY_INLINE_VERSION] = ring->scheme == RELAY_RSEQ ? (uint32_t)ring->quick : 0;
+	if (ring->scheme == RELAY_RSEQ && ring->mode == RELAY_NO_OVERWRITE)
+		ring->n_quick[RELAY_INLINE_VERSION] = (uint32_t)ring->quick;
 	ring->geometry = *geometry;
 }
 

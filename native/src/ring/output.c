@@ -219,7 +219,8 @@ __attribute__((noinline)) static int produce_percpu(const struct relay_rings *ri
 
 int relay_ring_output_wake(struct relay_ring *ring, uint64_t pos, uint64_t flags)
 {
-	relay_ring_wake(ring, pos, flags);
+	if (ring)
+		relay_ring_wake(ring, pos, flags);
 	return 0;
 }
 

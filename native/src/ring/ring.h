@@ -21,7 +21,6 @@ struct relay_ring {
 			RELAY_INLINE_RING_MEMBERS;
 		};
 	};
-	struct relay_ring_consumer *consumer;
 	uint64_t size;
 	uint64_t largest; /* bytes of the longest record; a header must fit, too, and the ring is never quite full */
 	/* The fast paths are for records shorter than this: largest + 1; with `times` 0, so that they need no other test. */

@@ -344,7 +344,7 @@ def test_one_damaged_file_hides_no_other(store: CheckedStore) -> None:
     assert [(one["name"], Path(one["file"]).name) for one in said.damaged] == [
         ("a/log", "mem0"), ("b/log", "mem0"), ("c/log", "mem0"), ("c/log", "mem1"),
     ]  # fmt: skip
-    assert said.summary["damaged"] == 4
+    assert said.summary["damaged"] == len({one["name"] for one in said.damaged}) == 3
     assert [one["name"] for one in store.findings("b/log")] == ["b/log"]
     assert {one["name"] for one in store.findings("c")} == {"c/log"}
 

@@ -117,7 +117,7 @@ def test_the_access_log_of_nginx_goes_into_a_channel(mount: Mount, tmp_path: Pat
         wait_until(lambda: mount.shown("web/access", "records") == "2", "nginx logs two requests")
         # As logrotate(8) has it done to all of nginx's logs: they are opened again.
         process.send_signal(signal.SIGUSR1)
-        wait_until(lambda: (tmp_path / "error.log").read_text().count("reopening logs") == 2, "both open them again")
+        wait_until(lambda: (tmp_path / "error.log").read_text().count(": reopening logs") == 2, "both open them again")
         get(tmp_path, "/three")
         wait_until(lambda: mount.shown("web/access", "records") == "3", "nginx logs after it has opened its log again")
     assert process.returncode == 0

@@ -95,7 +95,7 @@ def test_what_does_not_fit_is_said(mount: Mount) -> None:
         (("--rate", "1", "--records", "1", "--delay", "1"), "give --rate BYTES, or --records N"),
         (("--records", "1", "--delay", "1"), "--records needs --record BYTES"),
         (("--rate", "0", "--delay", "1"), "--rate 0: at least one byte"),
-        (("--rate", "1", "--delay", "nan"), "--delay nan"),
+        (("--rate", "1", "--delay", "nan"), "'--delay': 'nan' is no number"),
         (("--rate", "1", "--delay", "0"), "--delay"),
     ],
 )

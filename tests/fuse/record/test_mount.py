@@ -259,4 +259,4 @@ def test_traces_of_the_mount_are_listed(mount, run):
     done = relayctl("stat", "t", "-m", mount.path)
     assert (done.returncode, done.stderr) == (0, "")
     name, kind, *_, state = done.stdout.split()
-    assert (name, kind, done.stdout.split()[6], state) == ("t", "trace", "10", "started")
+    assert (name, kind, done.stdout.split()[5], state) == ("t", "trace", "10", "started")

@@ -384,7 +384,7 @@ def test_another_recording_is_left_alone(store, run, record, out, tmp_path):
 
 def test_what_is_wrong_is_told_in_a_line(store, out):
     done = relayctl("record", "none", "--store", store.path, "-o", out)
-    said = f"relayctl: there is no trace none in {store.path}; there is none at all\n"
+    said = f"relayctl: there is no trace none in {store.path}, and no such channel; there is none at all\n"
     assert (done.returncode, done.stderr) == (1, said)
     assert not out.exists()
 

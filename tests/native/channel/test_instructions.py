@@ -23,8 +23,8 @@ INSTRUCTIONS = {
     "refused_called": 78,
     "adjust": 31,
     "adjust_called": 40,
-    "output_64": 74,
-    "output_called_64": 115,
+    "output_64": 70,
+    "output_called_64": 114,
 }
 
 

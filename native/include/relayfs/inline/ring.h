@@ -17,13 +17,14 @@ int relay_rings_output_anyhow(struct relay_rings *rings, const void *data, size_
 int relay_ring_output_wake(struct relay_ring *ring, uint64_t pos, uint64_t flags);
 
 /* The first fields of struct relay_ring. They are constant. */
-#define RELAY_INLINE_RING_MEMBERS                                                                                 \
-	struct relay_ring_producer *producer;                                                                     \
-	unsigned char *data;                                                                                      \
-	uint64_t mask;         /* size - 1 */                                                                     \
-	const uint64_t *floor; /* the position, and a latch's index, before which memory is free for producers */ \
-	uint32_t cpu;                                                                                             \
-	/* at RELAY_INLINE_VERSION, in scheme rseq and without `times`: the longest record and 1; else 0 */       \
+#define RELAY_INLINE_RING_MEMBERS                                                                                        \
+	struct relay_ring_producer *producer;                                                                            \
+	struct relay_ring_consumer *consumer;                                                                            \
+	unsigned char *data;                                                                                             \
+	uint64_t mask; /* size - 1 */                                                                                    \
+	uint32_t cpu;                                                                                                    \
+	/* at RELAY_INLINE_VERSION, in scheme rseq, mode no-overwrite and without `times`: the longest record          \
+	 * and 1; else 0. A ring that overwrites is full, so that it is always the slow path's. */ \
 	uint32_t n_quick[RELAY_INLINE_VERSIONS]
 
 struct relay_inline_ring {
@@ -49,16 +50,16 @@ RELAY_INLINE bool relay_inline_output_at(const struct relay_inline_ring *ring, c
 {
 	if (__builtin_expect(length >= ring->n_quick[RELAY_INLINE_VERSION], 0))
 		return false;
-	/* Acquire, both: as relay_ring_produced() and relay_ring_floor() in ring/ring.h. */
+	/* Acquire, both: as relay_ring_produced() and relay_ring_consumed() in ring/ring.h. */
 	uint64_t at = __atomic_load_n(&ring->producer->position.first, __ATOMIC_ACQUIRE);
-	uint64_t floor = __atomic_load_n(ring->floor, __ATOMIC_ACQUIRE) & ~RELAY_LATCH_INDEX;
+	uint64_t consumed = __atomic_load_n(&ring->consumer->position, __ATOMIC_ACQUIRE);
 	struct relay_ring_put put;
 	put.expect = at;
 	put.next = at + relay_ring_total(length);
 	put.header = length | ((at & ring->mask) / RELAY_PAGE_BYTES + RELAY_RING_FIRST_PAGE) << 32;
 	put.to = ring->data + (at & ring->mask) + RELAY_RING_HEADER_BYTES;
 	*pos = at;
-	if (__builtin_expect(at % 8 || put.next - floor > ring->mask, 0))
+	if (__builtin_expect(at % 8 || put.next - consumed > ring->mask, 0))
 		return false;
 	RELAY_PUBLISHES(&ring->producer->position.first);
 	return relay_rseq_ring_record(ring->producer, &put, data, length, ring->cpu) == RELAY_RSEQ_DONE;

@@ -153,24 +153,34 @@ enum { RELAY_REP_MOVSB_BYTES = 768 };
 	"movq %[length], %%rcx\n"											\
 	"rep movsb\n"
 
-/* For lengths that the compiler knows, without a branch: blocks of 16 to 64 bytes, at a number of bytes from the record's
- * start or, with END, from its end. */
-#define RELAY_COPY_BLOCK_16(at, end)											\
-	RELAY_MOVE " " at "(%[from]" end "), %%xmm0\n"									\
-	RELAY_MOVE " %%xmm0, " at "(%[to]" end ")\n"
-#define RELAY_COPY_BLOCK_32(at, end) RELAY_COPY_BLOCK_16(at, end) RELAY_COPY_BLOCK_16(at " + 16", end)
-#define RELAY_COPY_BLOCK_64(at, end) RELAY_COPY_BLOCK_32(at, end) RELAY_COPY_BLOCK_32(at " + 32", end)
-#define RELAY_COPY_END ", %[length]"
+/* For lengths that the compiler knows, without a branch: blocks of 64 bytes, at a number of bytes from the record's start
+ * or end, and parts of such. All of a block is loaded before anything of it is stored. */
+#define RELAY_LOAD(at, end, register) RELAY_MOVE " " at "(%[from]" end "), %%" register "\n"
+#define RELAY_STORE(at, end, register) RELAY_MOVE " %%" register ", " at "(%[to]" end ")\n"
+#define RELAY_COPY_BLOCK(at, end)                                                                                      \
+	RELAY_LOAD(at, end, "xmm0") RELAY_LOAD(at " + 16", end, "xmm1")                                                \
+	RELAY_LOAD(at " + 32", end, "xmm2") RELAY_LOAD(at " + 48", end, "xmm3")                                        \
+	RELAY_STORE(at, end, "xmm0") RELAY_STORE(at " + 16", end, "xmm1")                                              \
+	RELAY_STORE(at " + 32", end, "xmm2") RELAY_STORE(at " + 48", end, "xmm3")
+#define RELAY_END ", %[length]"
 #define RELAY_COPY_4 "movl (%[from]), %%eax\n movl %%eax, (%[to])\n"
 #define RELAY_COPY_8 "movq (%[from]), %%rax\n movq %%rax, (%[to])\n"
-#define RELAY_COPY_UP_TO_16 RELAY_COPY_8 "movq -8(%[from], %[length]), %%rcx\n movq %%rcx, -8(%[to], %[length])\n"
-#define RELAY_COPY_16 RELAY_COPY_BLOCK_16("0", "")
-#define RELAY_COPY_UP_TO_32 RELAY_COPY_16 RELAY_COPY_BLOCK_16("-16", RELAY_COPY_END)
-#define RELAY_COPY_UP_TO_64 RELAY_COPY_BLOCK_32("0", "") RELAY_COPY_BLOCK_32("-32", RELAY_COPY_END)
-#define RELAY_COPY_UP_TO_128 RELAY_COPY_BLOCK_64("0", "") RELAY_COPY_BLOCK_64("-64", RELAY_COPY_END)
-#define RELAY_COPY_UP_TO_256												\
-	RELAY_COPY_BLOCK_64("0", "") RELAY_COPY_BLOCK_64("64", "")							\
-	RELAY_COPY_BLOCK_64("-128", RELAY_COPY_END) RELAY_COPY_BLOCK_64("-64", RELAY_COPY_END)
+#define RELAY_COPY_UP_TO_16                                                                                            \
+	"movq (%[from]), %%rax\n movq -8(%[from], %[length]), %%rcx\n"                                                 \
+	"movq %%rax, (%[to])\n movq %%rcx, -8(%[to], %[length])\n"
+#define RELAY_COPY_16 RELAY_LOAD("0", "", "xmm0") RELAY_STORE("0", "", "xmm0")
+#define RELAY_COPY_UP_TO_32                                                                                            \
+	RELAY_LOAD("0", "", "xmm0") RELAY_LOAD("-16", RELAY_END, "xmm1")                                               \
+	RELAY_STORE("0", "", "xmm0") RELAY_STORE("-16", RELAY_END, "xmm1")
+#define RELAY_COPY_UP_TO_64                                                                                            \
+	RELAY_LOAD("0", "", "xmm0") RELAY_LOAD("16", "", "xmm1")                                                       \
+	RELAY_LOAD("-32", RELAY_END, "xmm2") RELAY_LOAD("-16", RELAY_END, "xmm3")                                      \
+	RELAY_STORE("0", "", "xmm0") RELAY_STORE("16", "", "xmm1")                                                     \
+	RELAY_STORE("-32", RELAY_END, "xmm2") RELAY_STORE("-16", RELAY_END, "xmm3")
+#define RELAY_COPY_UP_TO_128 RELAY_COPY_BLOCK("0", "") RELAY_COPY_BLOCK("-64", RELAY_END)
+#define RELAY_COPY_UP_TO_256                                                                                           \
+	RELAY_COPY_BLOCK("0", "") RELAY_COPY_BLOCK("64", "")                                                           \
+	RELAY_COPY_BLOCK("-128", RELAY_END) RELAY_COPY_BLOCK("-64", RELAY_END)
 
 /* COPY(name, instructions, clobbers ...): all copies in registers. */
 #define RELAY_EACH_COPY(COPY)												\
@@ -179,10 +189,10 @@ enum { RELAY_REP_MOVSB_BYTES = 768 };
 	COPY(8, RELAY_COPY_8, "rax", "rcx")										\
 	COPY(up_to_16, RELAY_COPY_UP_TO_16, "rax", "rcx")								\
 	COPY(16, RELAY_COPY_16, "rax", "rcx", "xmm0")									\
-	COPY(up_to_32, RELAY_COPY_UP_TO_32, "rax", "rcx", "xmm0")							\
-	COPY(up_to_64, RELAY_COPY_UP_TO_64, "rax", "rcx", "xmm0")							\
-	COPY(up_to_128, RELAY_COPY_UP_TO_128, "rax", "rcx", "xmm0")							\
-	COPY(up_to_256, RELAY_COPY_UP_TO_256, "rax", "rcx", "xmm0")
+	COPY(up_to_32, RELAY_COPY_UP_TO_32, "rax", "rcx", "xmm0", "xmm1")							\
+	COPY(up_to_64, RELAY_COPY_UP_TO_64, "rax", "rcx", "xmm0", "xmm1", "xmm2", "xmm3")							\
+	COPY(up_to_128, RELAY_COPY_UP_TO_128, "rax", "rcx", "xmm0", "xmm1", "xmm2", "xmm3")							\
+	COPY(up_to_256, RELAY_COPY_UP_TO_256, "rax", "rcx", "xmm0", "xmm1", "xmm2", "xmm3")
 #define RELAY_COPY_LONG_CLOBBERS "rax", "rcx", "rsi", "rdi"
 
 /* The function for all other lengths. */
