@@ -14,8 +14,8 @@
  * Each place where relay_write() is called grows by some 300 bytes, with a length that the compiler does not know by 600.
  * So programs choose it by including this header; others call the library.
  *
- * A program that was compiled with one version of this header runs with any version of the library. If what it knows of
- * the library's memory is not what that has, it calls the library for each record. It always does so with C libraries that
+ * A program that was compiled with one version of this header runs with every later version of the library. If the library's
+ * structs differ from those that the program was compiled for, it calls the library for each record. It always does so with C libraries that
  * do not register restartable sequences (musl; glibc before 2.35), and with compilers other than gcc and clang.
  *
  * A shared object that was compiled with this header may be unloaded, see RELAY_RSEQ_FORGET() in inline/rseq.h.

@@ -25,6 +25,9 @@ struct relay_affinity {
  */
 int relay_migrate(uint32_t cpu, struct relay_affinity *affinity);
 
+/* Return a number that no CPU's reaches, also where relay_n_possible_cpus() can only guess, as without /sys. */
+unsigned relay_n_cpus_most(void);
+
 /* Allow the calling thread the CPUs that relay_migrate() saved, if it saved any. */
 void relay_migrate_back(struct relay_affinity *affinity);
 

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* The number of CPUs, and the default scheme of buffers on this machine; declared in <relayfs/store.h>. */
+#define _GNU_SOURCE
+#include "base/affinity.h"
 #include "base/directory.h"
 #include "base/rseq.h"
 
@@ -8,7 +10,8 @@
 #include <fcntl.h>
 #include <unistd.h>
 
-unsigned relay_n_possible_cpus(void)
+/* Return the number that the system lists; 0: the list cannot be read. */
+static unsigned listed_cpus(void)
 {
 	char text[4096] = "";
 	unsigned last = 0;
@@ -23,10 +26,22 @@ unsigned relay_n_possible_cpus(void)
 				last = last * 10 + (unsigned)(text[i] - '0');
 		else
 			i++;
-	if (got > 0 && last < RELAY_MAX_BUFFERS)
-		return last + 1;
+	return got > 0 && last < RELAY_MAX_BUFFERS ? last + 1 : 0;
+}
+
+unsigned relay_n_possible_cpus(void)
+{
+	unsigned listed = listed_cpus();
+	if (listed)
+		return listed;
 	long configured = sysconf(_SC_NPROCESSORS_CONF);
 	return configured > 0 ? (unsigned)configured : 1;
+}
+
+unsigned relay_n_cpus_most(void)
+{
+	unsigned listed = listed_cpus();
+	return listed ? listed : RELAY_MAX_BUFFERS;
 }
 
 uint32_t relay_scheme_default(uint32_t buffers)

@@ -3,6 +3,7 @@
 #define _GNU_SOURCE
 #include <relayfs/counters.h>
 
+#include "base/affinity.h"
 #include "base/mapping.h"
 #include "base/rseq.h"
 #include "counters/add_delete.h"
@@ -174,7 +175,8 @@ static int take(struct relay_counters *counters, uint32_t n)
 	int64_t *at = (int64_t *)(mapping->base + relay_perf_chunk_offset(&counters->seen, chunk));
 	/* Pair with the acquire in relay_inline_word(): the mapping. */
 	__atomic_store_n(&counters->all[chunk], at, __ATOMIC_RELEASE);
-	if (!counters->copies && relay_n_possible_cpus() <= counters->seen.nr_cpus)
+	/* relay_inline_add() does not compare this thread's CPU with nr_cpus. */
+	if (!counters->copies && relay_n_cpus_most() <= counters->seen.nr_cpus)
 		__atomic_store_n(&counters->fast.at[chunk], at, __ATOMIC_RELEASE);
 	return (int)n;
 }

@@ -124,8 +124,8 @@ static inline __attribute__((always_inline)) int output_here(struct relay_ring *
 	if (ring->scheme != RELAY_RSEQ)
 		return output_claimed(ring, data, length, flags);
 	uint64_t pos;
-	/* A shorter record has been tried. */
-	if (length < RELAY_INLINE_LENGTH_MAX || !relay_inline_output_at(&ring->fast, data, length, &pos))
+	/* relay_inline_output() has tried records of at most RELAY_INLINE_LENGTH_MAX bytes. */
+	if (length <= RELAY_INLINE_LENGTH_MAX || !relay_inline_output_at(&ring->fast, data, length, &pos))
 		return output_anyhow(ring, data, length, flags);
 	relay_ring_wake(ring, pos, flags);
 	return 0;
@@ -152,7 +152,7 @@ static inline int reserve_here(struct relay_ring *ring, size_t length, uint64_t 
 
 /* --- writing and reserving on any CPU --- */
 
-/* What produce_here() has to do, and its result. */
+/* An act for produce_here(): write, reserve or refuse a record; and its result. */
 struct product {
 	const void *data; /* a record to write; NULL: reserve one, or ... */
 	bool refused;     /* ... count it as too large */

@@ -49,7 +49,8 @@ def serving(place: Path) -> Iterator[subprocess.Popen[bytes]]:
     command = [sys.executable, "-m", "uvicorn", "--app-dir", place, "--uds", place / "socket", "app:app"]
     with (place / "said").open("wb") as said, subprocess.Popen(command, stdout=said, stderr=said) as process:
         try:
-            wait_until((place / "socket").exists, (place / "said").read_text)
+            # The socket is there before anybody listens.
+            wait_until(lambda: "running on" in (place / "said").read_text(), (place / "said").read_text)
             yield process
         finally:
             process.kill()

@@ -69,7 +69,7 @@ RELAY_INLINE bool relay_inline_output_at(const struct relay_inline_ring *ring, c
 RELAY_INLINE bool relay_inline_may_output(const void *data, size_t length, uint64_t flags)
 {
 	const uint64_t all = (uint64_t)RELAY_RING_NO_WAKEUP | RELAY_RING_FORCE_WAKEUP | RELAY_RING_WILL_RETRY;
-	return !(flags & ~all) && (data || !length) && length < RELAY_INLINE_LENGTH_MAX;
+	return !(flags & ~all) && (data || !length) && length <= RELAY_INLINE_LENGTH_MAX;
 }
 
 /* relay_ring_output(). That the functions that are not inlined are called last saves registers where this is not inlined. */

@@ -35,7 +35,14 @@ enum relay_rseq_result {
 };
 
 /* Report a store to `word` with release to the thread sanitizer, which does not see the stores of assembly. */
-#if defined(__SANITIZE_THREAD__)
+#ifdef __has_feature
+#define RELAY_HAS_TSAN __has_feature(thread_sanitizer)
+#elif defined(__SANITIZE_THREAD__)
+#define RELAY_HAS_TSAN 1
+#else
+#define RELAY_HAS_TSAN 0
+#endif
+#if RELAY_HAS_TSAN
 #include <sanitizer/tsan_interface.h>
 #define RELAY_PUBLISHES(word) __tsan_release(word)
 #else
@@ -53,7 +60,14 @@ struct relay_ring_put {
 
 RELAY_INLINE struct rseq *relay_rseq_area(void)
 {
-	return (struct rseq *)((char *)__builtin_thread_pointer() + __rseq_offset);
+	char *thread;
+#if defined(__x86_64__) && (defined(__clang__) ? __clang_major__ < 14 : __GNUC__ < 11)
+	/* These compilers have no __builtin_thread_pointer() for this architecture. */
+	__asm__("mov %%fs:0, %0" : "=r"(thread));
+#else
+	thread = (char *)__builtin_thread_pointer();
+#endif
+	return (struct rseq *)(thread + __rseq_offset);
 }
 
 #else

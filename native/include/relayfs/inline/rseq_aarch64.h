@@ -26,7 +26,7 @@
 	"1:\n"                                                                                                         \
 	"ldr w9, [%[rseq], %[cpu_id]]\n"                                                                               \
 	"cmp w9, %w[cpu]\n"                                                                                            \
-	"b.ne 4f\n"
+	"b.ne %l[aborted]\n"
 
 #define RELAY_RSEQ_LEAVE                                                                                              \
 	"2:\n"                                                                                                         \

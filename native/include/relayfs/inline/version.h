@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The version of what <relayfs/producer.h> compiles into programs: the first fields of struct rchan, struct rchan_buf and
- * struct relay_counters, and the formats in shared memory. If one of them changes, it is increased. The library sets the
+ * The version of what <relayfs/producer.h> compiles into programs: the first fields of struct rchan, struct rchan_buf,
+ * struct relay_ring and struct relay_counters, and the formats in shared memory. If one of them changes, it is increased. The library sets the
  * element of its own version in arrays that are 0 otherwise. So a program that was compiled for another version finds no
  * buffers and no counters, and calls the library.
  */
@@ -13,7 +13,7 @@ enum {
 	RELAY_INLINE_VERSIONS = 8
 };
 
-/* Inlined, or not used at all. A function that is called in place of a copy of it lies in the library. */
+/* Always inlined. The address of such a function is that of the library's. */
 #define RELAY_INLINE extern __inline__ __attribute__((__gnu_inline__, __always_inline__, __artificial__))
 
 #endif
