@@ -186,7 +186,9 @@ class _File(Closing):
 
     def _append(self, block: bytes) -> None:
         with suppress(OSError):  # it is no file that has attributes
-            words = self._rings.identity(self._index), self._rings.query(self._index, CONS_POS), self._end, len(block)
+            # In overwrite mode the ring does not have the block any more, so it is kept if it is whole.
+            position = -1 if self._rings.overwrite else self._rings.query(self._index, CONS_POS)
+            words = self._rings.identity(self._index), position, self._end, len(block)
             os.setxattr(self._file, _UNFINISHED, " ".join(map(str, words)).encode())
         left = memoryview(block)
         while left:

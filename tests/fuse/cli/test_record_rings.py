@@ -147,3 +147,16 @@ def test_a_recorder_that_is_killed_leaves_no_part_and_nothing_twice(
     assert relayctl("record", channel, "-o", tmp_path, "--duration", 0.1).returncode == 0
     assert parsed(file.read_bytes(), "<I") == [(b"before",), (b"record",), (b"another",)]
     assert os.listxattr(file) == []
+
+
+def test_a_recorder_that_is_killed_keeps_what_the_ring_has_no_more(mount: Mount, tmp_path: Path) -> None:
+    """In overwrite mode a block is consumed before it is written: what the next recorder cuts off would be lost."""
+    channel = mount.create("app/ring", "type=ring buffers=single mode=overwrite")
+    file = tmp_path / "ring0"
+    with recording(channel, "-o", tmp_path) as recorder:
+        output(channel, b"record", b"another")
+        wait_until(lambda: file.exists() and file.stat().st_size == 21, "both records")
+        recorder.kill()
+        recorder.wait(DEADLINE_S)
+    assert relayctl("record", channel, "-o", tmp_path, "--duration", 0.1).returncode == 0
+    assert parsed(file.read_bytes(), "<I") == [(b"record",), (b"another",)]
