@@ -29,6 +29,8 @@ _BLOCK_BYTES = 256 << 10
 # How long to sleep if nothing comes: then it is time to see whether to stop.
 _WAIT_MS = 100
 _BUSY_S = 0.001
+# How long to try, in the end, if another reader is at work in a ring.
+_BUSY_LAST_S = 1.0
 _UNFINISHED = "user.relayfs.unfinished"
 _RAW = RING_OPTIONS["framing"].words[0]
 
@@ -38,7 +40,7 @@ class RingsApp(Closing):
 
     path: the path of its relay files without the number
     output: what the paths of the files begin with
-    form: what each record follows in the files: "time,length", "length", or "": as its relay file has it
+    form: what precedes each record in the files: "time,length", "length", or "": as its relay file has it
 
     OSError: it is no channel of rings, or cannot be used. RelayError: its rings cannot be mapped.
     """
@@ -53,15 +55,14 @@ class RingsApp(Closing):
             self._files = [stack.enter_context(_File(f"{output}{i}", self._rings, i)) for i in range(self._rings.n)]
             self._stack = stack.pop_all()
         self._lost_before = self._lost()
-        self._failure: OSError | None = None
+        self._failure: Exception | None = None
         self._is_told_to_stop = False
         self._over = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._thread = threading.Thread(target=self._run, daemon=True)
 
     def close(self) -> None:
         """Stop it if it runs; close the rings and the files."""
-        with suppress(OSError):
-            self.stop()
+        self._end()
         os.close(self._over)
         self._stack.close()
 
@@ -71,9 +72,7 @@ class RingsApp(Closing):
 
     def stop(self) -> None:
         """Write what the rings have now, and end; OSError: why a ring could not be read or written to its end."""
-        self._is_told_to_stop = True
-        if self._thread.ident is not None:
-            self._thread.join()
+        self._end()
         if self._failure is not None:
             raise self._failure
 
@@ -89,19 +88,31 @@ class RingsApp(Closing):
                 if not self._write():
                     time.sleep(_BUSY_S)  # another reader has it, or a record is reserved in a channel that was removed
             self._drain()
-        except OSError as error:
+        except Exception as error:  # noqa: BLE001  # stop() raises it
             self._failure = error
         os.eventfd_write(self._over, 1)
+
+    def _end(self) -> None:
+        self._is_told_to_stop = True
+        if self._thread.ident is not None:
+            self._thread.join()
 
     def _is_over(self) -> bool:
         return self._is_told_to_stop or all(file.is_over for file in self._files)
 
     def _drain(self) -> None:
-        """Write what was reserved by now; producers go on, so there may be more and more."""
+        """Write what was reserved by now, since producers go on; OSError: EBUSY, another reader is at work for long."""
+        deadline = time.monotonic() + _BUSY_LAST_S
+        busy = []
         for index, file in enumerate(self._files):
             until = self._rings.query(index, PROD_POS)
-            while self._rings.query(index, CONS_POS) < until and file.write(self._form):
-                pass
+            while self._rings.query(index, CONS_POS) < until and (file.write(self._form) or file.is_busy):
+                if file.is_busy and time.monotonic() > deadline:
+                    busy.append(index)
+                    break
+                time.sleep(_BUSY_S * file.is_busy)
+        if busy:
+            raise OSError(errno.EBUSY, f"another reader keeps ring {', '.join(map(str, busy))}")
 
     def _write(self) -> bool:
         """Write what is there, at most a block of each ring; False: there is none."""
@@ -137,11 +148,12 @@ class _File(Closing):
     """A file, and the ring whose records are appended to it.
 
     is_over: whether the channel was removed, and all was written
+    is_busy: whether another reader was at work at the last write()
     n_written: bytes; n_unwritten: bytes that were consumed, and could not be written
     """
 
     def __init__(self, path: str, rings: RingsHandle, index: int) -> None:
-        self.is_over = False
+        self.is_over = self.is_busy = False
         self.n_written = self.n_unwritten = 0
         self._path = path
         self._rings = rings
@@ -158,15 +170,17 @@ class _File(Closing):
         os.close(self._file)
 
     def write(self, form: Form | None) -> bool:
-        """Write what is there, at most a block, and consume it; False: nothing is there."""
+        """Write what is there, at most a block, and consume it; False: nothing is there, or another reader at work."""
+        self.is_busy = False
         try:
             block = self._rings.next_framed(self._index, self._size, form)
         except OSError as error:
+            self.is_busy = error.errno == errno.EBUSY
             if error.errno == errno.EMSGSIZE:
                 self._size *= 2
-            elif error.errno != errno.EBUSY:
+            elif not self.is_busy:
                 raise
-            return error.errno == errno.EMSGSIZE
+            return not self.is_busy
         self.is_over = block is None
         if not block:
             self._rings.release(self._index)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import select
 import signal
 import struct
 import time
@@ -12,7 +13,8 @@ from forking import RELAYCTL, run
 from mounts import DEADLINE_S, Mount, wait_until
 from tracing import finish, recording, relayctl
 
-from relayfs_fuse import Ring
+from relayfs_fuse import Ring, native
+from relayfs_fuse.record.rings import RingsApp
 
 pytestmark = pytest.mark.one_mount
 
@@ -160,3 +162,29 @@ def test_a_recorder_that_is_killed_keeps_what_the_ring_has_no_more(mount: Mount,
         recorder.wait(DEADLINE_S)
     assert relayctl("record", channel, "-o", tmp_path, "--duration", 0.1).returncode == 0
     assert parsed(file.read_bytes(), "<I") == [(b"record",), (b"another",)]
+
+
+def test_what_another_reader_keeps_is_said_and_the_other_rings_are_written(mount: Mount, tmp_path: Path) -> None:
+    channel = mount.create("app/ring", "type=ring buffers=percpu framing=line")
+    first, last = Path(f"{channel}0"), Path(f"{channel}{native.n_possible_cpus() - 1}")
+    assert first != last
+    first.write_bytes(b"kept")
+    with Ring(channel) as ring:
+        kept = ring.records(0)
+        assert next(kept) == b"kept"
+        last.write_bytes(b"other")
+        done = relayctl("record", channel, "-o", tmp_path, "--duration", 0)
+        assert done.returncode == 1
+        assert done.stderr.endswith("another reader keeps ring 0; what was not written is still in the channel\n")
+        kept.close()
+    assert (first.read_bytes(), (tmp_path / last.name).read_bytes()) == (b"kept\n", b"other\n")
+
+
+def test_an_error_of_any_kind_ends_it(mount: Mount, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    channel = mount.create("app/ring", "type=ring buffers=single")
+    with RingsApp(str(channel), f"{tmp_path}/ring") as app:
+        monkeypatch.setattr(app._rings, "next_framed", lambda *_: b"x" * (1 << 62))
+        app.start()
+        assert select.select([app], [], [], DEADLINE_S)[0] == [app]
+        with pytest.raises((MemoryError, OverflowError)):
+            app.stop()
