@@ -5,12 +5,13 @@ from __future__ import annotations
 import errno
 import mmap
 import os
+import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from relayfs_fuse._native import ffi, lib
 from relayfs_fuse.native import constants, library
 from relayfs_fuse.native.library import check, record
-from relayfs_fuse.native.memory import ChannelMemory
+from relayfs_fuse.native.memory import WAIT_MAX, ChannelMemory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -35,6 +36,8 @@ TIME_BYTES: int = lib.RELAY_RING_TIME_BYTES
 _WORD = (1 << 64) - 1
 # Bytes of the longest record that write(2) takes, by which records of programs that cannot map the ring are written.
 _WRITE_MAX = (1 << 20) - 4096
+# How often to look at the rings, if there are more than one call can wait for.
+_LOOK_S = 0.005
 
 
 class RingStats(library.Fields):
@@ -320,4 +323,14 @@ class RingsHandle(library.Handle):
 
     def wait(self, timeout_ms: int) -> bool:
         """Sleep until a ring has a record, is closed or damaged."""
-        return bool(check(lib.relay_ring_wait(self._open.ring, self.n, timeout_ms)))
+        if self.n <= WAIT_MAX:
+            return bool(check(lib.relay_ring_wait(self._open.ring, self.n, timeout_ms)))
+        end = time.monotonic() + timeout_ms / 1000
+        while not any(
+            check(lib.relay_ring_wait(self._open.ring + first, min(WAIT_MAX, self.n - first), 0))
+            for first in range(0, self.n, WAIT_MAX)
+        ):
+            if 0 <= timeout_ms and time.monotonic() >= end:
+                return False
+            time.sleep(_LOOK_S)
+        return True

@@ -242,6 +242,23 @@ for number, line in enumerate(sys.stdin):
 """
 
 
+MORE_CPUS = """
+echo 0-149 >$1 && mount --bind $1 /sys/devices/system/cpu/possible
+$2 create app/ring type=ring buffers=percpu size=4K framing=line 2>/dev/null
+echo one | $2 write app/ring
+exec $2 record app/ring -o $3 --duration 0.2
+"""
+
+
+@as_root
+def test_rings_of_more_cpus_than_one_call_waits_for_are_recorded(environment: dict[str, str], tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    command = ["unshare", "--mount", "sh", "-c", MORE_CPUS, "sh", tmp_path / "possible", RELAYCTL, out]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
+    assert done.stderr == f"app/ring: 4 B of 150 buffers to {out}, 0 records lost\n"
+    assert b"".join(file.read_bytes() for file in out.iterdir()) == b"one\n"
+
+
 @as_root
 def test_where_only_the_mount_is_seen_it_is_enough(mount: Mount, mapped_through: None) -> None:
     mount.create("app/log", "times=mono")
