@@ -23,7 +23,7 @@ from relayfs_fuse.cli.opened import open_first
 from relayfs_fuse.errors import RelayError
 from relayfs_fuse.native import IS_CLOSED, IS_DAMAGED, ReaderHandle
 from relayfs_fuse.native.library import Closing
-from relayfs_fuse.native.ring import RingsHandle
+from relayfs_fuse.native.ring import CONS_POS, PROD_POS, RingsHandle
 from relayfs_fuse.native.tables import OPTIONS
 from relayfs_fuse.shown import Shown
 
@@ -58,7 +58,7 @@ class Source(Closing):
 
 
 def _write_consumed(data: bytes, out: Lines) -> None:
-    """Write what is in the channel no more; RelayError: how much of it is lost, and why."""
+    """Write data that is already consumed; RelayError: how much of it is lost, and why."""
     end = out.n_written + len(data)
     try:
         out.write(memoryview(data))
@@ -110,11 +110,13 @@ class RingSource(Source):
 
     rings: all rings of the channel, which stay the caller's
     index: which of them
+    follows: whether to go on with what is written later than now
     """
 
-    def __init__(self, rings: RingsHandle, index: int) -> None:
+    def __init__(self, rings: RingsHandle, index: int, *, follows: bool) -> None:
         self._rings = rings
         self._index = index
+        self._until = None if follows else rings.query(index, PROD_POS)
         self._size = _BLOCK_BYTES
 
     def close(self) -> None:
@@ -129,16 +131,17 @@ class RingSource(Source):
                 raise
             self._size *= 2
             return True
-        self.is_over = records is None
         if self._rings.overwrite:
             _write_consumed(records or b"", out)
-            return bool(records)
-        try:
-            out.write(memoryview(records or b""))
-        except BaseException:
-            self._rings.abort(self._index)
-            raise
-        self._rings.release(self._index)
+        else:
+            try:
+                out.write(memoryview(records or b""))
+            except BaseException:
+                self._rings.abort(self._index)
+                raise
+            self._rings.release(self._index)
+        is_past = self._until is not None and self._rings.query(self._index, CONS_POS) >= self._until
+        self.is_over = records is None or is_past
         return bool(records)
 
 
@@ -152,7 +155,7 @@ class FileSource(Source):
 
     def __init__(self, path: str, *, follows: bool, consumes: bool = False) -> None:
         self._write = _write_consumed if consumes else lambda data, out: out.write(memoryview(data))
-        self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | (os.O_NONBLOCK if follows else 0))
+        self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | (os.O_NONBLOCK if follows or consumes else 0))
         self._poll = select.poll() if follows else None
         if self._poll is not None:
             self._poll.register(self._descriptor, select.POLLIN)
@@ -216,7 +219,7 @@ def _rings(stack: ExitStack, place: Place, follows: bool) -> list[Source]:
     rings = RingsHandle(place.channel)
     stack.callback(rings.close)
     if rings.is_mapped:
-        return [RingSource(rings, number) for number in range(rings.n)]
+        return [RingSource(rings, number, follows=follows) for number in range(rings.n)]
     return [stack.enter_context(FileSource(file, follows=follows, consumes=True)) for file in place.relay_files]
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import IO
 
 import pytest
+from forking import RELAYCTL
 from making import environment_of, making, relay_files
 from mounts import Mount, User, wait_until
 from traffic import Stream, drain, lines
@@ -515,3 +516,13 @@ def test_another_user_logs_and_reads_what_was_logged(
     done = unprivileged.python(READ_AND_LOGGED, channel)
     has_times = "times" in options and "maps no files" not in mount.log.read_text()
     assert (done.stdout, done.stderr) == (f"301 0 1 {{{not has_times}}}\n", "")
+
+
+def test_another_users_cat_ends_behind_the_last_record_of_each_ring(unmapped: Mount, unprivileged: User) -> None:
+    path = unmapped.create("r", "type=ring buffers=percpu read=wait framing=line perm=0666")
+    files = sorted(path.parent.glob("r[0-9]*"))
+    assert len(files) > 1
+    for file in files:
+        file.write_bytes(file.name.encode())
+    done = unprivileged.run(RELAYCTL, "cat", str(path))
+    assert done.stdout.split() == [file.name for file in files]

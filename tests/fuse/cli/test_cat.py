@@ -14,7 +14,7 @@ from mounts import DEADLINE_S, NOBODY, Mount, wait_until
 from tracing import relayctl
 from traffic import write_in_turn
 
-from relayfs_fuse import Channel
+from relayfs_fuse import Channel, Ring
 
 pytestmark = pytest.mark.one_mount
 
@@ -153,6 +153,26 @@ def test_what_is_overwritten_meanwhile_is_not_written(mount: Mount, tmp_path: Pa
     assert all(line == line[:7] * 8 for line in lines)
     numbers = [int(line[:6]) for line in lines]
     assert numbers == sorted(set(numbers))
+
+
+@pytest.mark.parametrize("mode", ["no-overwrite", "overwrite"])
+def test_it_ends_with_the_records_that_a_ring_had_at_its_start(mount: Mount, mode: str) -> None:
+    channel = mount.create("app/cpu", f"type=ring size=4M buffers=single framing=line mode={mode}")
+    records = [b"%09d" % i * 100 for i in range(400)]
+    with Ring(channel) as ring:
+        for record in records:
+            ring.output(record)
+        command = [RELAYCTL, "cat", channel]
+        with start(command, stdout=subprocess.PIPE) as process:
+            assert process.stdout is not None
+            begin = process.stdout.read(1)  # now it writes the first of two blocks to the pipe, which takes less
+            for _ in range(3):
+                for record in records:
+                    ring.output(record)
+            lines = (begin + process.stdout.read()).splitlines()
+            assert process.wait(DEADLINE_S) == 0
+    assert lines[:400] == records
+    assert len(lines) < 700
 
 
 def test_it_says_what_it_cannot_read(mount: Mount) -> None:
