@@ -28,7 +28,7 @@ class Shown:
 
     directory: its path
 
-    Each method reads a file anew. OSError: it cannot be read. MountError: it has not what a server of relayfs writes.
+    Each method reads a file anew. OSError: it cannot be read. MountError: no server of relayfs writes such a text.
     """
 
     def __init__(self, mount: str, channel: str) -> None:
@@ -41,7 +41,7 @@ class Shown:
             raise self._error(name, found[:_QUOTED], f"longer than {_TEXT_BYTES} bytes")
         # A path in it can have any bytes.
         line = os.fsdecode(found).removesuffix("\n")
-        if not line or re.search(r"[\0-\x1f\x7f]", line):
+        if not line or re.search(r"[\0-\x1f\x7f-\x9f]", line):
             raise self._error(name, found, "no line of text")
         return line
 

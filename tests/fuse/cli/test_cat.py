@@ -15,6 +15,8 @@ from tracing import relayctl
 from traffic import write_in_turn
 
 from relayfs_fuse import Channel, Ring
+from relayfs_fuse.errors import MountError
+from relayfs_fuse.shown import Shown
 
 pytestmark = pytest.mark.one_mount
 
@@ -173,6 +175,19 @@ def test_it_ends_with_the_records_that_a_ring_had_at_its_start(mount: Mount, mod
             assert process.wait(DEADLINE_S) == 0
     assert lines[:400] == records
     assert len(lines) < 700
+
+
+def test_a_text_of_a_mount_has_no_control_characters(tmp_path: Path) -> None:
+    file = tmp_path / ".channels/c/state"
+    file.parent.mkdir(parents=True)
+    shown = Shown(str(tmp_path), "c")
+    for text in (b"damaged: \xff", "damaged: é".encode()):
+        file.write_bytes(text + b"\n")
+        assert os.fsencode(shown.state()) == text
+    for control in "\x1b\x7f\x80\x9b\x9f":
+        file.write_text(f"damaged: {control}\n", encoding="utf-8")
+        with pytest.raises(MountError, match="no line of text"):
+            shown.state()
 
 
 def test_it_says_what_it_cannot_read(mount: Mount) -> None:
