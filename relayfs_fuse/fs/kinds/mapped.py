@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from relayfs_fuse.fs.kinds.base import Stored
 
-# How many buffers that nobody has open may be mapped: so many or, if that is less, one for MAPPED_SHARE descriptors.
+# How many buffers that nobody has open may be mapped: MAPPED_MAX, but at most 1/MAPPED_SHARE of the descriptors this
+# process may have.
 MAPPED_MAX = 2048
 MAPPED_SHARE = 4
 # The pause between two calls of rest(), in seconds: so long a buffer stays mapped after its last use, at least.
@@ -53,6 +54,7 @@ class _Mapped:
                 stored.was_used = False
             else:
                 self._unmap(stored)
+        self._trimmed_at = min(self._trimmed_at, self._next_trim(_most()))
 
     def trim(self) -> None:
         """If too many buffers are mapped, unmap those that were mapped first, down to half as many."""
@@ -61,8 +63,11 @@ class _Mapped:
         most = _most()
         for stored in self._all()[: -most // 2]:
             self._unmap(stored)
-        # If programs have many open, not before that many more are mapped: every request comes here.
-        self._trimmed_at = max(most, len(self._stored) + most // 2)
+        self._trimmed_at = self._next_trim(most)
+
+    def _next_trim(self, most: int) -> int:
+        # Open buffers cannot be unmapped. So that not every request tries, the next try is after most/2 more.
+        return max(most, len(self._stored) + most // 2)
 
     def _all(self) -> list[Stored[Any]]:
         return [stored for reference in list(self._stored.values()) if (stored := reference()) is not None]
