@@ -2,7 +2,7 @@
 
 Such files are in the directories of traces and of counters, or the store's owner has made them. A directory with
 nothing but directories in it is not read again before its mtime has changed, and those of channels that the mount shows
-are not read at all: the ledger has their files. So how long a survey takes depends on the other directories only.
+are not read at all: the ledger has their files. A survey takes a look-up for each of them.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Survey:
             try:
                 mtime_ns = os.stat(os.path.join(self._directory, path), follow_symlinks=False).st_mtime_ns
                 known = seen.get(path)
-                names, files = (known[1], []) if known and known[0] == mtime_ns else self._read(path, channels)
+                names, files = (known[1], []) if known and known[0] == mtime_ns else self._read(path)
             except OSError:
                 continue  # it was removed meanwhile
             if not files and time.time_ns() - mtime_ns > SETTLED_NS:
@@ -52,8 +52,8 @@ class Survey:
             yield path, files
             left += [inner for name in names if (inner := _join(path, name)) not in channels]
 
-    def _read(self, path: str, channels: Container[str]) -> tuple[list[str], list[str]]:
-        """Return the names of directories, other than channels', and of files in a directory; OSError."""
+    def _read(self, path: str) -> tuple[list[str], list[str]]:
+        """Return the names of directories and of files in a directory; OSError."""
         names, files = [], []
         with os.scandir(os.path.join(self._directory, path)) as entries:
             for entry in entries:
@@ -62,7 +62,7 @@ class Survey:
                 elif entry.name.startswith("."):
                     if not path and entry.name in self._hidden:
                         names.append(entry.name)
-                elif _join(path, entry.name) not in channels:
+                else:
                     names.append(entry.name)
         return names, files
 
