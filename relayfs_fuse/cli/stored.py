@@ -1,4 +1,4 @@
-"""Commands about the channels of a store that has no server: what a server does with them, relayctl does itself."""
+"""Commands about channels of a store without a server: relayctl carries them out itself."""
 
 from __future__ import annotations
 
