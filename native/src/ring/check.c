@@ -186,8 +186,11 @@ static uint64_t check_header(const struct check *check, uint64_t pos)
 	__atomic_thread_fence(__ATOMIC_ACQUIRE);
 	if (relay_ring_is_behind(pos, relay_ring_floor(ring)))
 		return 0;
+	bool fits = relay_ring_fits(ring, pos, length, check->produced);
+	if (fits && !is_lost && page == expected)
+		return relay_ring_total(bytes);
 	snprintf(name, sizeof(name), "the length at position %" PRIu64, pos);
-	if (!relay_ring_fits(ring, pos, length, check->produced)) {
+	if (!fits) {
 		relay_fault_value(check->faults, offset, bytes, name,
 		                  "at most %" PRIu64 ", up to the producer position",
 		                  check->produced - pos - RELAY_RING_HEADER_BYTES);
@@ -258,7 +261,8 @@ int relay_ring_check(struct relay_ring *ring, struct relay_faults *faults)
 		note(check);
 		return 0;
 	}
-	/* What is reserved after this has a claim that was perhaps not seen by the functions below, which copy pages. */
+	/* relay_ring_claims_help() stores into the view, whose claims stay as they are from then on. So only records before
+	 * this position are checked. */
 	check->produced = check->stats.producer_position;
 	relay_ring_claims_help(ring);
 	check_tails(check);
