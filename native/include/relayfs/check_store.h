@@ -65,12 +65,12 @@ struct relay_ring *relay_ring_view(int fd);
 
 /*
  * Check what a view shows: positions, the consumer's state, the entries of sub-buffers or the headers of records, claims
- * and locks, and the account. 0; -EAGAIN: a reset, or so many discarded records, did not let the check end.
+ * and locks, and the account. 0; -EAGAIN: the check did not end: a reset came, or there were too many discarded records.
  *
- * The account of a ring is that each record that was reserved is returned, discarded, torn or unread. It is checked while
- * nothing moves, and not in mode overwrite, nor after a consumer that knows only the kernel's format, because neither
- * counts all records. That of a buffer is that the bytes written are those passed by the consumer, and those from there to
- * head; in buffers with `times` also that the records in each sub-buffer are as many as its entries say.
+ * In a ring, each reserved record must be returned, discarded, torn or unread. This is checked while nothing moves, and not
+ * in mode overwrite, nor after a consumer that knows only the kernel's format, because neither counts all records. In a
+ * buffer, the bytes written must be those passed by the consumer, and those from there to head; in buffers with `times`, the
+ * records in each sub-buffer must also be as many as its entries say.
  */
 int relay_buf_check(struct rchan_buf *view, struct relay_faults *faults);
 int relay_ring_check(struct relay_ring *view, struct relay_faults *faults);

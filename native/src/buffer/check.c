@@ -3,8 +3,8 @@
  * Checking a view of a buffer: relay_buf_check() of <relayfs/check_store.h>.
  *
  * Writers and readers continue meanwhile. Each word is compared with others that are loaded later and can then only have
- * grown, or is compared while a third word says that neither has changed. What is left to chance (a reader and a writer
- * that pass each other twice between two loads) does not happen again at the next call.
+ * grown, or is compared while a third word says that neither has changed. A false fault is still possible if a reader and a
+ * writer pass each other twice between two loads; the next call does not find it again.
  */
 #define _GNU_SOURCE
 #include "base/faults.h"
@@ -19,7 +19,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* WALKS: calls that do RELAY_WORK each. LOOK_SPANS: of one sub-buffer with `times`. */
+/* WALKS: calls that do RELAY_WORK each. LOOK_SPANS: the most pieces of data between holes in one sub-buffer. */
 enum { WALKS = 1024, LOOK_SPANS = 1024, LOOK_TRIES = 16 };
 
 /* The flags that a buffer can have. */
@@ -313,18 +313,20 @@ static int walk_data(const struct check *check)
 	return err == -EINPROGRESS ? -EAGAIN : 0;
 }
 
-/* Check the heads of a finished sub-buffer's records, and count them. Returns false if it was overwritten. */
-static bool check_heads(const struct check *check, uint64_t number)
+/* Check the heads of a finished sub-buffer's records, and count them. Returns 0; -EOVERFLOW: it was overwritten; -E2BIG: it
+ * has more than LOOK_SPANS pieces; -EINPROGRESS: its holes could not be found. */
+static int check_heads(const struct check *check, uint64_t number)
 {
 	struct rchan_buf *buf = check->buf;
 	struct relay_span spans[LOOK_SPANS];
 	struct relay_consumer state = {.position = relay_pos_start(buf, number)};
 	uint64_t first = 0, n_heads = 0;
 	int n = -EAGAIN;
-	for (int i = 0; n == -EAGAIN && i < LOOK_TRIES; i++) {
+	for (int i = 0; (n == -EAGAIN || n == -EINPROGRESS) && i < LOOK_TRIES; i++) {
 		state = (struct relay_consumer){.position = relay_pos_start(buf, number)};
 		n = relay_consume_look(buf, &state, NULL, &first, spans, LOOK_SPANS);
 	}
+	bool is_damaged = n == -EBADMSG && buf->damage.where;
 	relay_damage_forget(&buf->damage); /* walk_data() has noted it */
 	for (int i = 0; i < n; i++) {
 		uint64_t in_span;
@@ -334,34 +336,44 @@ static bool check_heads(const struct check *check, uint64_t number)
 		if (good == spans[i].length)
 			continue;
 		if (relay_consume_stands(buf, number) || has_read(check))
-			return false;
-		relay_fault_value(check->faults, at, *(const uint32_t *)(buf->data + (at & ~3ull)),
-		                  "relay_timed_head of a record", "%u, and a length within sub-buffer %" PRIu64,
-		                  RELAY_TRACE_EXTENDED, number);
-		return true;
+			return -EOVERFLOW;
+		uint32_t value = 0;
+		size_t left = spans[i].length - good;
+		memcpy(&value, buf->data + at, left < sizeof(value) ? left : sizeof(value));
+		relay_fault_value(check->faults, at, value, "relay_timed_head of a record",
+		                  "%u, and a length within sub-buffer %" PRIu64, RELAY_TRACE_EXTENDED, number);
+		return 0;
 	}
 	/* A reader that passes holes frees their claims. */
-	if (n <= 0 || relay_consume_stands(buf, number) || has_read(check))
-		return n == 0;
+	if (n == -EAGAIN || relay_consume_stands(buf, number) || has_read(check))
+		return -EOVERFLOW;
+	if (n == -EBADMSG && !is_damaged)
+		return -E2BIG;
+	if (n <= 0)
+		return n == -EINPROGRESS ? n : 0;
 	uint64_t all = state.records - first, counted = n_heads + state.torn_records + state.discarded_records;
 	if (all != counted)
 		relay_fault_value(check->faults,
 		                  entry_at(check, number + 1, offsetof(struct relay_subbuf, start_records)),
 		                  state.records, "relay_subbuf[].start_records",
 		                  "%" PRIu64 ", by the records in sub-buffer %" PRIu64, first + counted, number);
-	return true;
+	return 0;
 }
 
-/* The records of buffers with `times` can be told apart, so they can be counted. */
-static void count_records(const struct check *check)
+/* The records of buffers with `times` can be told apart, so they can be counted. Returns 0; -EAGAIN: not all were. */
+static int count_records(const struct check *check)
 {
 	const struct rchan_buf *buf = check->buf;
 	uint64_t produced = relay_produced(buf, check->head), number = first_number(check);
 	/* A consumer frees the claims of the holes that it passes. */
 	if (number < relay_first_untouched(buf, &check->consumer))
 		number = relay_first_untouched(buf, &check->consumer);
-	while (number < produced && check_heads(check, number))
-		number++;
+	bool is_cut = false;
+	for (int err = 0; number < produced && (!err || err == -E2BIG); number++) {
+		err = check_heads(check, number);
+		is_cut |= err == -E2BIG || err == -EINPROGRESS;
+	}
+	return is_cut ? -EAGAIN : 0;
 }
 
 /* Check all, after check_control(). Returns 0 or -EAGAIN. */
@@ -386,9 +398,8 @@ static int check_all(struct check *check)
 	check_consumer(check);
 	check_entries(check);
 	err = walk_data(check);
-	if (buf->is_timed)
-		count_records(check);
-	return err;
+	int uncounted = buf->is_timed ? count_records(check) : 0;
+	return err ? err : uncounted;
 }
 
 int relay_buf_check(struct rchan_buf *buf, struct relay_faults *faults)
@@ -400,7 +411,8 @@ int relay_buf_check(struct rchan_buf *buf, struct relay_faults *faults)
 	                      .claims_at = (uint64_t)((unsigned char *)buf->claims - buf->data),
 	                      .subbufs_at = (uint64_t)((unsigned char *)buf->subbufs - buf->data)};
 	/* Pairs with start_again() in buffer/control.c: all changes by the last reset are seen. */
-	uint32_t resets = __atomic_load_n(&buf->control->resets, __ATOMIC_ACQUIRE), n = faults->n;
+	uint32_t resets = __atomic_load_n(&buf->control->resets, __ATOMIC_ACQUIRE);
+	uint32_t n = faults->n, n_more = faults->n_more;
 	check_locks(&check);
 	if (!check_control(&check))
 		return -EAGAIN;
@@ -410,5 +422,6 @@ int relay_buf_check(struct rchan_buf *buf, struct relay_faults *faults)
 	if (__atomic_load_n(&buf->control->resets, __ATOMIC_RELAXED) == resets)
 		return err;
 	faults->n = n;
+	faults->n_more = n_more;
 	return -EAGAIN;
 }

@@ -12,6 +12,8 @@ SCHEMES(rseq, lockless, locking);
 enum { HANG_SECONDS = 600, ROUNDS = 300, WORDS_MAX = 40 };
 
 static struct relay_faults faults;
+/* Of relay_buf_check(). */
+static int result;
 
 /* Check the geometry, and, if that is sound, all else. Returns the number of faults. */
 static uint32_t check_fd(int fd)
@@ -21,7 +23,7 @@ static uint32_t check_fd(int fd)
 	struct rchan_buf *buf = type == RELAY_TYPE_RELAY && !faults.n ? relay_buf_view(fd) : NULL;
 	struct relay_ring *ring = type == RELAY_TYPE_RING && !faults.n ? relay_ring_view(fd) : NULL;
 	if (buf)
-		(void)relay_buf_check(buf, &faults);
+		result = relay_buf_check(buf, &faults);
 	if (ring)
 		CHECK_EQ(relay_ring_check(ring, &faults), 0);
 	relay_buf_release(buf);
@@ -141,6 +143,36 @@ TEST(the_same_of_a_ring)
 		damage_and_check(&victim);
 		end(&victim);
 	}
+}
+
+TEST(more_pieces_than_one_look_sees_hide_no_later_sub_buffer)
+{
+	enum { SUBBUF = 65536, LENGTH = 5, EACH = LENGTH + sizeof(struct relay_timed_head), PIECES = 1100 };
+	const off_t at = SUBBUF + EACH;
+	struct relay_spec spec = a_spec(SUBBUF, 4, RELAY_NO_OVERWRITE);
+	spec.times = spec.timestamp = RELAY_MONO;
+	const char *path = make_channel(&spec);
+	struct rchan_buf *buf = relay_buf_open(path);
+	CHECK(buf != NULL);
+	for (int i = 0; i < PIECES; i++) {
+		void *to;
+		CHECK_EQ(write_letters(buf, 'a', LENGTH), 0);
+		CHECK_EQ(relay_buf_reserve(buf, LENGTH, &to), 0);
+		relay_buf_discard(buf, to);
+	}
+	for (size_t i = 0; i < 2 * SUBBUF / EACH; i++)
+		CHECK_EQ(write_letters(buf, 'b', LENGTH), 0);
+	struct victim victim = victim_of(path);
+	CHECK_EQ(check_fd(victim.fd), 0);
+	CHECK_EQ(result, -EAGAIN);
+	/* The head of the second record in sub-buffer 1, whose offset is odd. */
+	uint32_t wrong = 0x12345678;
+	CHECK_EQ(pwrite(victim.fd, &wrong, sizeof(wrong), at), sizeof(wrong));
+	CHECK_EQ(check_fd(victim.fd), 1);
+	CHECK_EQ(faults.fault[0].at, at);
+	CHECK_EQ(faults.fault[0].value, wrong);
+	relay_buf_release(buf);
+	end(&victim);
 }
 
 TEST(the_value_that_is_wrong_is_named)
