@@ -37,7 +37,7 @@ def counters(place: Place, uid: int) -> Iterator[Finding]:
     except FileNotFoundError:
         return  # they are being removed
     except OSError as error:
-        yield place.damage(f"they cannot be read: {error.strerror}")
+        yield place.refused("they cannot be read", error)
         return
     if seen.is_unfinished and not seen.found:
         yield place.warning(

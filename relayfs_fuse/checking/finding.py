@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 import time
@@ -24,6 +25,8 @@ WARNING = "warning"
 _PAUSES_S = tuple(0.001 * 2**n for n in range(8))
 # What is the same after a pause of this length is not being changed: a reset, or making a directory, takes less.
 _SETTLED_S = 0.008
+# What this process or the machine is short of says nothing about a file.
+_SHORTAGES = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 _TYPES = {
     stat.S_ISDIR: "a directory",
     stat.S_ISLNK: "a symbolic link",
@@ -67,7 +70,7 @@ class Finding:
 
 
 class Place(NamedTuple):
-    """What findings are about.
+    """The object and the file of findings.
 
     name, file: as in Finding
     advice: what to do if it is damaged
@@ -84,6 +87,11 @@ class Place(NamedTuple):
     def damage(self, found: str, allowed: str = "", value: str = "", offset: int | None = None) -> Finding:
         """Return a finding of damage."""
         return Finding(DAMAGED, self.name, self.file, offset, value, found, allowed, self.advice)
+
+    def refused(self, found: str, error: OSError) -> Finding:
+        """Return a finding of damage: the file cannot be used; OSError: this process is short of something."""
+        raise_shortage(error)
+        return self.damage(f"{found}: {error.strerror}")
 
     def warning(self, found: str, advice: str, value: str = "") -> Finding:
         """Return a warning."""
@@ -105,13 +113,19 @@ class Place(NamedTuple):
         return Finding(DAMAGED, self.name, self.file, fault.at, fault.name, found, allowed, advice)
 
 
+def raise_shortage(error: OSError) -> None:
+    """Raise an error that says nothing about a file."""
+    if error.errno in _SHORTAGES:
+        raise error
+
+
 def type_of(mode: int) -> str:
     """Return what a file is by st_mode."""
     return next((text for is_it, text in _TYPES.items() if is_it(mode)), "an unknown file")
 
 
 def lasting(look: Callable[[], Faults]) -> Faults:
-    """Look until nothing is wrong, or the same is wrong each time; return what is.
+    """Call look() until it finds no fault, or the same faults again; return those.
 
     look: OSError as it raises
     """
@@ -121,7 +135,7 @@ def lasting(look: Callable[[], Faults]) -> Faults:
             return seen
         time.sleep(pause_s)
         before, seen = seen, look()
-        # A check that could not end has found other things than one that could.
+        # Compare only two complete checks, or two incomplete ones.
         is_sure = before.is_unfinished == seen.is_unfinished
         if before == seen and (pause_s >= _SETTLED_S or not seen.is_unfinished):
             return seen  # nobody changes it
@@ -162,6 +176,7 @@ def of_regular(place: Place, check: Callable[[int, os.stat_result], Iterable[Fin
     except FileNotFoundError:
         raise
     except OSError as error:
+        raise_shortage(error)
         advice = "check as root, or as the user whose store it is"
         yield place.warning(f"it cannot be opened: {error.strerror}", advice)
         return

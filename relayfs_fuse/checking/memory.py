@@ -9,7 +9,7 @@ from contextlib import closing, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from relayfs_fuse.checking.finding import lasting, of_regular, rights
+from relayfs_fuse.checking.finding import lasting, of_regular, raise_shortage, rights
 from relayfs_fuse.native import faults
 from relayfs_fuse.native.faults import Faults
 from relayfs_fuse.native.tables import OPTIONS, PERMS
@@ -27,8 +27,9 @@ _NAMED_MAX = 8
 
 @dataclass(frozen=True)
 class Sound:
-    """A mem file without faults: its type, and its statistics."""
+    """A mem file without faults: its name, its type, and its statistics."""
 
+    name: str
     kind: str
     stats: Fields
 
@@ -38,7 +39,7 @@ class Memories:
 
     most: the permissions that they may have
     wanted: the type that they must have; None: any
-    inspect: yields what else is wrong, of a view of one of that type in which nothing is wrong
+    inspect: called with the view of each sound file of type `wanted`; yields further findings
     """
 
     def __init__(
@@ -101,7 +102,7 @@ class Memories:
         try:
             seen = lasting(lambda: _look(descriptor, kinds))
         except OSError as error:
-            yield place.damage(f"it cannot be mapped: {error.strerror}")
+            yield place.refused("it cannot be mapped", error)
             return
         yield from (place.of_fault(fault) for fault in seen.found)
         if seen.n_more:
@@ -118,7 +119,8 @@ class Memories:
         """Compare a mem file with what is known of the channel."""
         try:
             memory = faults.view(kind, descriptor)
-        except OSError:
+        except OSError as error:
+            raise_shortage(error)
             return  # it was truncated since; the next check says so
         with closing(memory):
             try:
@@ -136,16 +138,16 @@ class Memories:
 
     def _compare_first(self, place: Place, kind: str, stats: Fields) -> Iterator[Finding]:
         if self.first is None:
-            self.first = Sound(kind, stats)
+            self.first = Sound(os.path.basename(place.file), kind, stats)
         elif self.first.kind != kind:
-            yield place.damage(kind, f"{self.first.kind}, as mem0", "its type")
+            yield place.damage(kind, f"{self.first.kind}, as {self.first.name}", "its type")
         else:
             for option in OPTIONS[kind].values():
                 if not (option.field and option.file):
                     continue
                 here, there = getattr(stats, option.field), getattr(self.first.stats, option.field)
                 if here != there:
-                    yield place.damage(str(here), f"{there}, as in mem0", f"the option {option.key}")
+                    yield place.damage(str(here), f"{there}, as in {self.first.name}", f"the option {option.key}")
 
 
 def _look(descriptor: int, kinds: list[str]) -> Faults:

@@ -130,8 +130,8 @@ class Checker:
     @staticmethod
     def _left_over(place: Place) -> Iterator[Finding]:
         if is_left_over(place.file):
-            yield place.warning("left by a process that died while it made or removed something, or no file of a store",
-                                "the next server deletes it when it starts")  # fmt: skip
+            what = "left by a process that died while it made or removed something, or a file that relayfs does not make"
+            yield place.warning(what, "the next server deletes it when it starts")
 
     def _of_counters(self) -> Iterator[Finding]:
         advice = f"umount, remove {COUNTERS_NAME}, and mount again: all counters begin at 0"
@@ -215,7 +215,7 @@ class Checker:
                 continue  # it was removed meanwhile
             except OSError as error:
                 place = self._place(path, path, "see who has made it")
-                yield place.damage(f"it cannot be read: {error.strerror}")
+                yield place.refused("it cannot be read", error)
 
     def _of_directory(self, path: str, left: list[str]) -> Iterator[Finding]:
         with os.scandir(os.path.join(self._store, path)) as entries:

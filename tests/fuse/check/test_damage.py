@@ -1,6 +1,7 @@
 """relayctl check finds each kind of damage in a channel, and says which value of which file it is."""
 
 import os
+import shutil
 import subprocess
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -331,6 +332,14 @@ def test_files_that_are_no_channel(store: CheckedStore) -> None:
     assert [(one["value"], one["allowed"]) for one in found["app/options"]] == [("the option read", "0, as in mem0")]
     assert [(one["value"], one["found"]) for one in found["app/types"]] == [("its type", "ring")]
     assert found["app/ring"]
+    damaged = made["options"] / "mem0"
+    put(damaged, control(damaged) + 44, "I", 1)
+    other = damaged.with_name(f"mem{native.n_possible_cpus()}")
+    shutil.copy(damaged.with_name("mem1"), other)
+    put(other, control(other) + 64, "I", 0)
+    # The first sound file is not mem0.
+    of_other = [one for one in store.findings("app/options") if Path(one["file"]) == other]
+    assert {one["value"]: one["allowed"] for one in of_other}["the option read"] == "1, as in mem1"
 
 
 def test_one_damaged_file_hides_no_other(store: CheckedStore) -> None:

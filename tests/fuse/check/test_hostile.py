@@ -133,6 +133,23 @@ def test_sizes_that_are_not_there(store: CheckedStore) -> None:
     assert mem.stat().st_blocks * 512 < 1 << 20
 
 
+IN_LITTLE_MEMORY = """
+import resource, sys
+from relayfs_fuse.cli.relayctl import relayctl
+pages = int(open("/proc/self/statm").read().split()[0])
+resource.setrlimit(resource.RLIMIT_AS, (pages * 4096 + (16 << 20), resource.RLIM_INFINITY))
+relayctl(["check", "--store", sys.argv[1]])
+"""
+
+
+def test_what_the_command_is_short_of_is_no_damage_of_a_file(store: CheckedStore) -> None:
+    store.relay("app/log", subbuf_size=16 << 20, n_subbufs=2)
+    command = [sys.executable, "-c", IN_LITTLE_MEMORY, store.path]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "Cannot allocate memory" in done.stderr
+
+
 def test_files_in_place_of_others(store: CheckedStore) -> None:
     for name, make in {
         ".lock": os.mkfifo, ".traces": os.mkfifo, ".counters": os.mkfifo, ".early": os.mkfifo, "fifo": os.mkfifo,
