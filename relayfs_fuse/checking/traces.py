@@ -6,6 +6,7 @@ import os
 import re
 import stat
 from contextlib import closing, suppress
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from relayfs_fuse.checking.finding import all_lasting, lasting, of_regular, rights
@@ -36,6 +37,8 @@ _BUFFERS = "cpu"
 _HIDDEN = {".recorder", ".processes", ".given-up", ".given-up-taken"}
 # Larger packets, unless the trace's own are as large, are not copied to be checked.
 _PACKET_BYTES_MAX = 64 << 20
+# The most wrong packets of a buffer that are listed.
+_WRONG_MAX = 256
 _HOLDER = re.compile(r"pid (?P<pid>[0-9]+) of ")
 # Bytes of each number in an event's context.
 _CONTEXT_BYTES = 4
@@ -51,7 +54,7 @@ def control(place: Place, uid: int) -> Iterator[Finding]:
         try:
             seen = lasting(lambda: faults.of_traces(descriptor))
         except OSError as error:
-            yield place.damage(f"it cannot be mapped: {error.strerror}")
+            yield place.refused("it cannot be mapped", error)
         else:
             yield from (place.of_fault(fault) for fault in seen.found)
 
@@ -117,7 +120,7 @@ class TraceChecker:
     def _left_over(place: Place) -> Iterator[Finding]:
         if is_left_over(place.file) and not native_trace.trace_is_alive(place.file):
             advice = "the server of the store deletes it within a minute, or the next one does"
-            yield place.warning("a directory that its process has not finished to make or to remove, and died", advice)
+            yield place.warning("a directory whose process died while it made or removed it", advice)
 
     def _recorder(self) -> Iterator[Finding]:
         holder = recorder_lock.holder(self._place.file)
@@ -249,25 +252,27 @@ class _Process:
             yield place.damage(str(stats.subbuf_size), f"at most {largest}", "relay_geometry.subbuf_size")
             return
         declared = _Declared(origin, descriptor)
-        yield from all_lasting(lambda: _wrong_packets(place, memory, declared))
+        yield from all_lasting(lambda: islice(_wrong_packets(place, memory, declared), _WRONG_MAX))
 
 
 class _Declared:
     """The layouts of a process's events, by what is declared in `.events` now."""
 
     def __init__(self, origin: Origin, descriptor: int) -> None:
-        self._origin = origin
         self._descriptor = descriptor
-        self._bytes = -1
+        self._layouts = Layouts(_CONTEXT_BYTES * len(origin.context))
+        self._bytes = self._at = 0
 
     def now(self) -> Layouts:
-        """Return them."""
+        """Return them. Only what was appended since the last call is parsed."""
         size = os.fstat(self._descriptor).st_size
-        if size != self._bytes:
+        if size > self._bytes:
             self._bytes = size
-            self._layouts = Layouts(_CONTEXT_BYTES * len(self._origin.context))
-            for one in ctf.declarations(os.pread(self._descriptor, ctf.EVENTS_MAX, 0)):
-                with suppress(OSError):
+            text = os.pread(self._descriptor, max(ctf.EVENTS_MAX - self._at, 0), self._at)
+            found, n_bytes = ctf.declarations_from(text, 0)
+            self._at += n_bytes
+            for one in found:
+                with suppress(OSError):  # of ids that were declared before, the first is valid
                     self._layouts.add(one.id, [field_form(word).number for word in one.types])
         return self._layouts
 
@@ -275,7 +280,8 @@ class _Declared:
 def _wrong_packets(place: Place, memory: Buffer, declared: _Declared) -> Iterator[Finding]:
     stats = memory.stats()
     try:
-        for packet, n_records in copy_packets(memory, stats.subbuf_size):
+        # Programs may finish packets faster than they are checked.
+        for packet, n_records in islice(copy_packets(memory, stats.subbuf_size), stats.n_subbufs):
             head = unpack(packet)
             where = stats.subbuf_size * ((head.packet_seq_num if head else 0) % stats.n_subbufs)
             if head is None or head.content_bytes > len(packet):

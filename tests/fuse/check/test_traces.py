@@ -3,6 +3,7 @@
 import os
 import shutil
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,11 @@ from checked import PAGE, check, control, get, put
 from mounts import NOBODY, tmpfs_directory
 from tracing import Program, Store
 
+from relayfs_fuse import native
+from relayfs_fuse.checking.finding import Place
+from relayfs_fuse.checking.traces import _Declared, _wrong_packets
+from relayfs_fuse.native.packets import Layouts
+from relayfs_fuse.tracefiles.ctf import Origin
 from relayfs_fuse.tracefiles.recorder_lock import RecorderLock
 
 SLOT = 4096
@@ -141,6 +147,42 @@ def test_damage_of_a_trace(copied: Path, kind: str) -> None:
     assert found, said.findings
     assert text in f"{found[0]['found']} allowed {found[0]['allowed']}"
     assert said.status == 1
+
+
+class WritingMeanwhile(_Declared):
+    """The declarations, while a program finishes a packet of undeclared events whenever one is checked."""
+
+    memory: native.Buffer
+    n_calls = 0
+
+    def now(self) -> Layouts:
+        self.n_calls += 1
+        assert self.n_calls < 1000, "the check does not end"
+        self.memory.write(b"x" * 100)
+        self.memory.flush()
+        return super().now()
+
+
+def test_packets_that_are_finished_faster_than_checked(copied: Path) -> None:
+    put(mem_of(copied), control(mem_of(copied)) + 48, "I", 1)  # mode=overwrite
+    with closing(native.Buffer(str(mem_of(copied)))) as memory, events_of(copied).open("rb") as events:
+        declared = WritingMeanwhile(Origin.of(events.readline()), events.fileno())
+        declared.memory = memory
+        found = list(_wrong_packets(Place("t", "mem0", ""), memory, declared))
+        assert 0 < len(found) < declared.n_calls <= memory.stats().n_subbufs
+
+
+def test_declarations_that_are_appended_are_seen(copied: Path) -> None:
+    text = events_of(copied).read_bytes()
+    at = text.index(b"event {")
+    events_of(copied).write_bytes(text[: at + 20])
+    with events_of(copied).open("rb") as events, closing(native.Buffer(str(mem_of(copied)))) as memory:
+        declared = _Declared(Origin.of(events.readline()), events.fileno())
+        found = list(_wrong_packets(Place("t", "mem0", ""), memory, declared))
+        assert found
+        assert all("is declared" in one.found for one in found)
+        events_of(copied).write_bytes(text)
+        assert not list(_wrong_packets(Place("t", "mem0", ""), memory, declared))
 
 
 def test_sound_trace_and_its_parts(copied: Path) -> None:
