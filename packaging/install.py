@@ -48,6 +48,8 @@ FILES = {
     "share/fish/vendor_completions.d/relayfs.fish": "mount/completions/relayfs.fish",
 }
 UNIT = "lib/systemd/system/relayfs@.service"
+PC = "lib/pkgconfig/relayfs.pc"
+LIBS = "\nLibs: -L${libdir} -lrelayfs"
 UNIT_SOURCE = ROOT / "mount/relayfs@.service"
 
 
@@ -218,6 +220,15 @@ def fill(prefix: Path, from_build: dict[str, Path], entries: list[Entry]) -> Non
     for name, source in FILES.items():
         shutil.copyfile(ROOT / source, prefix / name)
     (prefix / UNIT).write_text(unit(prefix / "bin"))
+    if not is_for_everybody(prefix):
+        add_run_path(prefix / PC)
+
+
+def add_run_path(pc: Path) -> None:
+    """Let programs that link with the library find it when they run: the loader does not look in its directory."""
+    text = pc.read_text()
+    assert text.count(LIBS) == 1
+    pc.write_text(text.replace(LIBS, f"{LIBS} -Wl,-rpath,${{libdir}}"))
 
 
 def unit(directory: Path) -> str:
@@ -246,6 +257,8 @@ def main(command: str, prefix: Path, *environment: str) -> None:
             print(f"relayfs is installed in {prefix}; ./dev uninstall --prefix '{prefix}' takes it back")
             if not is_for_everybody(prefix):
                 print(f"Put {prefix}/bin into PATH, and {prefix}/lib/pkgconfig into PKG_CONFIG_PATH.")
+                print("Mount with `relayfs DIR`: `mount -t fuse` does not find programs there.")
+            print(f"Python programs that import relayfs_fuse run with {prefix}/lib/relayfs/bin/python")
         else:
             uninstall(prefix)
             print(f"relayfs is no longer in {prefix}")

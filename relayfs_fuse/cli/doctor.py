@@ -10,7 +10,7 @@ import click
 
 from relayfs_fuse.cli import complete
 from relayfs_fuse.cli.common import check_stdout, escaped, json_option
-from relayfs_fuse.cli.machine import OK, PROBLEM, Finding, machine
+from relayfs_fuse.cli.machine import NOTE, OK, PROBLEM, Finding, machine
 from relayfs_fuse.cli.mounted import mounted, mounts_found
 
 
@@ -30,7 +30,7 @@ def doctor(mount: str | None, json_wanted: bool) -> None:
     is_served = any(found and found[0].level != PROBLEM for found in of_mounts.values())
     found = [*machine(is_served=is_served), *(one for place in of_mounts for one in of_mounts[place])]
     if not of_mounts:
-        found.append(Finding(OK, "mounts", "no relayfs is mounted", "mount one with: relayfs DIR"))
+        found.append(Finding(NOTE, "mounts", "no relayfs is mounted", "mount one with: relayfs DIR"))
     if json_wanted:
         click.echo(json.dumps({"findings": [asdict(one) for one in found]}))
     else:

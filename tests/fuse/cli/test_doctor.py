@@ -123,4 +123,6 @@ def test_a_device_that_is_missing() -> None:
     status, found = elsewhere(prepare, "exec")
     assert (status, found["/dev/fuse"]["level"]) == (1, "problem")
     assert "it is not there" in found["/dev/fuse"]["meaning"]
-    assert found["mounts"]["meaning"] == "no relayfs is mounted"
+    mounts = found["mounts"]
+    assert (mounts["level"], mounts["meaning"]) == ("note", "no relayfs is mounted")
+    assert mounts["advice"] == "mount one with: relayfs DIR"

@@ -67,7 +67,8 @@ def test_what_is_installed_needs_neither_the_clone_nor_its_environment(prefix):
 
 
 def test_programs_link_with_what_is_installed(prefix, tmp_path):
-    environment = {**os.environ, "PKG_CONFIG_PATH": f"{prefix}/lib/pkgconfig", "LD_LIBRARY_PATH": f"{prefix}/lib"}
+    environment = {**os.environ, "PKG_CONFIG_PATH": f"{prefix}/lib/pkgconfig"}
+    environment.pop("LD_LIBRARY_PATH", None)  # the .pc tells the loader where the library is
     for static in ("", "-static"):
         flags = "$(pkg-config --cflags --libs relayfs)"
         script = f"eval cc {static} -o '{tmp_path}/producer' '{ROOT}/examples/producer.c' {flags}"
@@ -132,6 +133,11 @@ def test_what_fails_halfway_is_taken_back(tmp_path):
 )
 def test_what_cannot_be_done_is_said(words, reason):
     assert reason in dev(*words, fails=True)
+
+
+def test_help_is_given_and_nothing_installed():
+    for command in ("install", "uninstall"):
+        assert dev(command, "--help").startswith("usage: ./dev COMMAND\n")
 
 
 # --- without the server ---
