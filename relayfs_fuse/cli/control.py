@@ -67,20 +67,25 @@ def commands(mount: str | None, verb: str, targets: Iterable[str], words: Sequen
     failed = False
     for target in targets:
         try:
-            root, name = _split(mount, target, makes=verb == "create")
-            line = " ".join([verb, check_word(name), *words])
-            if root.is_store:
-                stored.command(root.place, line)
-                continue
-            known = explain.notices(root.place, line)
-            command(root.place, line)
-            for _, notice in explain.notices(root.place, line) - known:
-                say(f"{line}: {notice}")
+            carry_out(mount, verb, target, words)
         except RelayError as error:
             say(str(error))
             failed = True
     if failed:
         sys.exit(1)
+
+
+def carry_out(mount: str | None, verb: str, target: str, words: Sequence[str] = ()) -> None:
+    """Have the server carry out `VERB TARGET WORD...`; as commands(), but RelayError: it is refused."""
+    root, name = _split(mount, target, makes=verb == "create")
+    line = " ".join([verb, check_word(name), *words])
+    if root.is_store:
+        stored.command(root.place, line)
+        return
+    known = explain.notices(root.place, line)
+    command(root.place, line)
+    for _, notice in explain.notices(root.place, line) - known:
+        say(f"{line}: {notice}")
 
 
 def check_word(word: str) -> str:

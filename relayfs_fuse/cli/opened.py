@@ -21,6 +21,11 @@ if TYPE_CHECKING:
 
 Result = TypeVar("Result")
 
+
+class NoChannelError(RelayError):
+    """There is nothing at the path of a channel."""
+
+
 # The errors with which the library says that there is no channel at a path.
 _NONE_THERE = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EINVAL)
 
@@ -45,7 +50,7 @@ def none_there(root: Root, path: str) -> RelayError:
     what_it_is = explain.what_it_is(os.path.join(root.place, path))
     if what_it_is is not None:
         return RelayError(f"{path} in {root.place} is {what_it_is}")
-    return RelayError(f"there is no channel {path} in {root.place}; {channels_in(root) or 'there is none at all'}")
+    return NoChannelError(f"there is no channel {path} in {root.place}; {channels_in(root) or 'there is none at all'}")
 
 
 def open_to_write(root: Root, path: str) -> ChannelHandle | RingsHandle:

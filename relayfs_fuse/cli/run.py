@@ -15,13 +15,17 @@ import click
 
 from relayfs_fuse.cli import complete
 from relayfs_fuse.cli.common import mount_option, say
+from relayfs_fuse.cli.control import carry_out, check_word
 from relayfs_fuse.cli.feed import Feed
-from relayfs_fuse.cli.opened import open_first, open_to_write
+from relayfs_fuse.cli.opened import NoChannelError, open_first, open_to_write
 from relayfs_fuse.errors import RelayError
 from relayfs_fuse.native.split import Split
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from relayfs_fuse.native import ChannelHandle
+    from relayfs_fuse.native.ring import RingsHandle
 
 # As env(1), nohup(1) and timeout(1) have them.
 _FAILED, _NOT_EXECUTABLE, _NOT_FOUND = 125, 126, 127
@@ -151,16 +155,47 @@ def _status(status: int) -> int:
     return code if code >= 0 else _OF_SIGNAL - code
 
 
+def _open(name: str, mount: str | None, create: str | None) -> ChannelHandle | RingsHandle:
+    """Open a channel to write; OSError, RelayError.
+
+    create: if there is none, make it with these words; None: do not
+    """
+    try:
+        return open_first(name, mount, open_to_write)
+    except RelayError as error:
+        if create is None:
+            if isinstance(error, NoChannelError):
+                place = f"-m {mount} " if mount is not None else ""
+                advice = f"make it: relayctl create {place}{name} mode=overwrite times=mono"
+                raise NoChannelError(f"{error}; {advice}") from error
+            raise
+    try:
+        carry_out(mount, "create", name, [check_word(word) for word in create.split()])
+    except RelayError as refused:
+        # Another process may have made it meanwhile.
+        try:
+            return open_first(name, mount, open_to_write)
+        except RelayError:
+            raise refused from None
+    return open_first(name, mount, open_to_write)
+
+
 @click.command()
 @click.argument("channel", shell_complete=complete.channels)
 @click.argument("program", nargs=-1, required=True, metavar="-- PROGRAM [ARGS]...")
 @mount_option
 @click.option("--stderr", "other", metavar="CHANNEL", help="Write the standard error to this channel instead.")
 @click.option(
+    "--create", metavar="OPTIONS",
+    help="Make channels that do not exist, with these KEY=VALUE words, as in 'mode=overwrite times=mono'.",
+)  # fmt: skip
+@click.option(
     "--block/--drop", "blocks", default=False,
     help="While the channel is full: let the program wait, or lose lines (the default).",
 )  # fmt: skip
-def run(channel: str, program: tuple[str, ...], mount: str | None, other: str | None, blocks: bool) -> None:
+def run(  # noqa: PLR0913, PLR0917  # an option each
+    channel: str, program: tuple[str, ...], mount: str | None, other: str | None, create: str | None, blocks: bool
+) -> None:
     """Run PROGRAM, and write each line of its standard output and its standard error to CHANNEL, as a record.
 
     CHANNEL is PATH or MNT/PATH. The exit status is that of PROGRAM, or 128 and the number of the signal that killed it;
@@ -172,7 +207,7 @@ def run(channel: str, program: tuple[str, ...], mount: str | None, other: str | 
         try:
             for name in (channel, other):
                 if name is not None:
-                    opened = stack.enter_context(closing(open_first(name, mount, open_to_write)))
+                    opened = stack.enter_context(closing(_open(name, mount, create)))
                     feeds.append(Feed(name, Split(opened, waits=blocks), goes_on=True, pause=started.pause))
         except (OSError, RelayError) as error:
             _fail(error)

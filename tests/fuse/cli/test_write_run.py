@@ -213,7 +213,23 @@ def test_a_program_prints_into_a_channel(mount: Mount) -> None:
     for program, status in (("/nonesuch", 127), ("/etc/passwd", 126)):
         done = relayctl("run", "app/out", "--mount", mount.path, "--", program)
         assert (done.returncode, done.stderr.count(program)) == (status, 1)
-    assert run_program(mount, "exit 0", "app/none")[0] == 125
+    status, said = run_program(mount, "exit 0", "app/none")
+    assert status == 125
+    assert said.endswith(f"; make it: relayctl create -m {mount.path} app/none mode=overwrite times=mono\n")
+
+
+def test_channels_that_do_not_exist_are_made_if_it_is_wanted(mount: Mount, tmp_path: Path) -> None:
+    for times in (1, 2):
+        assert run_program(mount, "echo out; echo err >&2; exit 3", "app/out", "--stderr", "app/err",
+                           "--create", "buffers=single times=mono") == (3, "")  # fmt: skip
+        assert [mount.shown(name, "records") for name in ("app/out", "app/err")] == [str(times)] * 2
+        assert mount.shown("app/out", "times") == "mono"
+    ran = tmp_path / "ran"
+    for name, words, why in (("app/x", "mode=wrong", "mode=wrong"), ("app", "", "directory")):
+        status, said = run_program(mount, f"touch {ran}", name, "--create", words)
+        assert (status, said.count("\n")) == (125, 1)
+        assert why in said
+    assert not ran.exists()
 
 
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
