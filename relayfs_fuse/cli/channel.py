@@ -64,7 +64,7 @@ class Channel:
             if not times:
                 raise RelayError(
                     f"the records of {self.path} have no times, so they have no order; make the channel with "
-                    f"`create {self.path} ... times=mono`, or read its relay files with cat"
+                    f"`create {self.path} ... times=mono`; `relayctl cat --peek {self.path}` shows them"
                 )
             return Records(memories, times, report, since)
 

@@ -78,7 +78,8 @@ def export_command(  # noqa: PLR0913, PLR0917  # an option each
 ) -> None:
     """Write the events of the recording DIR, or what the buffers of the trace TRACE hold, in the order of their times.
 
-    TIME is seconds since 1970 or a local time, HH:MM, HH:MM:SS or YYYY-MM-DDTHH:MM:SS, with up to nine decimals.
+    TIME is seconds since 1970 or a local time, HH:MM, HH:MM:SS or YYYY-MM-DDTHH:MM:SS, with up to nine decimals; or
+    before now, as -10s, with ms, s, m or h.
     PATTERN is a glob of PROVIDER:NAME.
     """
     if output is None:

@@ -61,7 +61,8 @@ def record(  # noqa: PLR0913, PLR0917  # an option each
     """Record the trace or channel NAME until it is removed, or until interrupted (SIGINT, SIGTERM).
 
     Of a trace, DIR is a CTF trace for babeltrace2 and other viewers at any time. Of a channel, PATH or MNT/PATH, it has
-    a file for each buffer. An interrupted recording to it is continued.
+    a file for each buffer: the records as cat has them, without their times; only those of rings have them. An
+    interrupted recording to it is continued.
     """
     channel = find_channel(name, mount, store)
     if channel is not None:

@@ -78,7 +78,8 @@ def view(  # noqa: PLR0913, PLR0917  # an option each
 
     Without any of them, make a trace of the events that --event names, and show them until ^C.
 
-    TIME is seconds since 1970 or a local time, HH:MM, HH:MM:SS or YYYY-MM-DDTHH:MM:SS, with up to nine decimals.
+    TIME is seconds since 1970 or a local time, HH:MM, HH:MM:SS or YYYY-MM-DDTHH:MM:SS, with up to nine decimals; or
+    before now, as -10s, with ms, s, m or h.
     PATTERN is a glob of PROVIDER:NAME; without TRACE and DIR, `if CONDITION` may follow it, as in `trace enable`, and
     programs evaluate it.
     """

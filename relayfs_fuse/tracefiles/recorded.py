@@ -78,6 +78,17 @@ class Part:
     threads: Names = field(default_factory=dict)
 
 
+def _of_channel(directory: str) -> str:
+    """Return what to do if the directory is the recording of a channel, which has nothing but files of records."""
+    with os.scandir(directory) as entries:
+        names = [entry.name for entry in entries if entry.is_file(follow_symlinks=False)]
+    if not names:
+        return ""
+    return (
+        f"; if it is the recording of a channel, its files, such as {min(names)}, are the records: read them with cat"
+    )
+
+
 def read_metadata(path: str, text: bytes) -> Part:
     """Parse metadata; ValueError: relayfs has not written it.
 
@@ -114,7 +125,7 @@ class Recording:
             raise
         if not parts:
             self.close()
-            raise RelayError(f"{directory}: there is no trace of relayfs in it; {_NEEDED}")
+            raise RelayError(f"{directory}: there is no trace of relayfs in it; {_NEEDED}{_of_channel(directory)}")
         self.parts = [replace(part, clock=clock) for part, clock in zip(parts, _best_clocks(parts), strict=True)]
 
     def close(self) -> None:

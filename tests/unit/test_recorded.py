@@ -212,3 +212,6 @@ def test_what_holds_no_trace_is_refused(tmp_path):
         Recording(str(tmp_path))
     with pytest.raises(FileNotFoundError):
         Recording(str(tmp_path / "nowhere"))
+    (tmp_path / "cpu0").write_bytes(b"a record\n")
+    with pytest.raises(RelayError, match="recording of a channel, its files, such as cpu0, are the records"):
+        Recording(str(tmp_path))

@@ -261,6 +261,7 @@ def test_events_are_chosen_by_name_and_time(store, run, out):
     done = relayctl("export", out, "--since", "yesterday")
     assert done.returncode == 2
     assert "yesterday is no time" in done.stderr
+    assert "or before now, as -10s" in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -62,6 +62,8 @@ def test_records_of_all_cpus_are_lines_and_stay(mount: Mount, options: str) -> N
     assert untimed == [line.partition(" ")[2] for line in lines]
     assert shown_without_times("app/cpu", "-n", 3) == untimed[-3:]
     assert shown_without_times("app/cpu", "--since", f"{since // 10**9}.{since % 10**9:09}") == untimed[50:]
+    for ago, n in (("-1h", 100), ("-60.5m", 100), ("-9999s", 100), ("-0ms", 0)):
+        assert len(shown_without_times("app/cpu", "--since", ago)) == n
     # The same by its path, and with the store alone.
     for arguments in ([channel], ["app/cpu", "--store", mount.store], [os.path.relpath(channel)]):
         done = relayctl("view", *arguments)
@@ -154,7 +156,7 @@ def test_what_makes_no_sense_is_refused(mount: Mount) -> None:
     done = view(mount, "app/plain")
     assert (done.returncode, done.stdout) == (1, "")
     assert "the records of app/plain have no times" in done.stderr
-    assert "`create app/plain ... times=mono`" in done.stderr
+    assert "`create app/plain ... times=mono`; `relayctl cat --peek app/plain` shows them" in done.stderr
     there_is = f"in {mount.store}, and no such channel; traces: t; channels: app/cpu, app/plain\n"
     for name in ("app/cp", "app", "t/x", "app/cpu/mem0", "../x", ""):
         done = view(mount, name)
