@@ -29,7 +29,22 @@ def _keys_of_types() -> str:
     return "\n\n".join(texts)
 
 
-@click.command(epilog=_keys_of_types())
+class _Create(click.Command):
+    """A command that says how keys are written if one is written as an option."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse the command line."""
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            key = error.option_name.lstrip("-")
+            if not any(key in options for options in OPTIONS.values()):
+                raise
+            words = f"{key}=VALUE, as in mode=overwrite"
+            raise click.UsageError(f"there is no option {error.option_name}; keys are written {words}", ctx) from None
+
+
+@click.command(cls=_Create, epilog=_keys_of_types())
 @click.argument("path", shell_complete=complete.directories)
 @click.argument("options", metavar="[KEY=VALUE]...", nargs=-1, shell_complete=complete.channel_options)
 @mount_option

@@ -93,6 +93,10 @@ class Seconds(click.FloatRange):
 
     def convert(self, value: str | float, param: click.Parameter | None, ctx: click.Context | None) -> float:
         """Parse the value."""
+        try:
+            float(value)
+        except ValueError:
+            self.fail(f"{value!r} is no number of seconds, such as 5 or 0.5", param, ctx)
         seconds: float = super().convert(value, param, ctx)  # type: ignore[arg-type]  # a text
         if math.isnan(seconds):  # it is outside of no range
             self.fail(f"{value!r} is no number; a number in the range {self._describe_range()} is", param, ctx)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from difflib import get_close_matches
 from importlib import import_module
 from typing import NoReturn, cast
 
@@ -60,6 +61,17 @@ class Commands(click.Group):
             return None
         module, function = COMMANDS[cmd_name]
         return cast("click.Command", getattr(import_module(f"relayfs_fuse.cli.{module}"), function))
+
+    def resolve_command(  # noqa: D102
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            near = get_close_matches(args[0], COMMANDS, 1)
+            if not near:
+                raise
+            raise click.UsageError(f"No such command {args[0]!r}. Did you mean {near[0]!r}?", error.ctx) from None
 
     def invoke(self, ctx: click.Context) -> object:
         """Run the command; if the reader of its output has gone, end quietly. click would exit with status 1."""

@@ -171,7 +171,8 @@ def size(  # noqa: PLR0913, PLR0917  # an option each
 def _records(rate: int | None, records: int | None, record: int | None) -> tuple[int, float]:
     """Return the length of a record, and how many are written in a second; UsageError."""
     if (rate is None) == (records is None):
-        raise click.UsageError("give --rate BYTES, or --records N and --record BYTES")
+        both = ", not both" if rate is not None else ""
+        raise click.UsageError(f"give --rate BYTES, or --records N and --record BYTES{both}")
     if records is not None and record is None:
         raise click.UsageError("--records needs --record BYTES, the length of a record")
     for option, value in (("--rate", rate), ("--record", record)):

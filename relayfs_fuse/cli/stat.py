@@ -30,6 +30,7 @@ from relayfs_fuse.cli.objects import read_all
 from relayfs_fuse.cli.opened import absolute
 from relayfs_fuse.errors import RelayError
 from relayfs_fuse.fs.commands.control import format_size
+from relayfs_fuse.reading.source import listed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -83,15 +84,15 @@ def stat(  # noqa: PLR0913, PLR0917  # an option each
 
     A line is NAME, kind, buffers, size of each, memory of all, records or events written, bytes,
     with --interval both per second, unread bytes, fill of the fullest buffer, lost records or events, their causes,
-    state. A - stands for what there is not, or cannot be known.
+    state. A - stands for what there is not, or cannot be known. On a terminal, the columns have titles.
     """
     check_stdout()
-    if mount is None and store is None and names and os.path.isabs(names[0]):
-        mount = next((root for root, _ in explain.mounts_of(names[0])), None)
-    patterns = [_below(name, mount) for name in names]
+    patterns, mount = chosen(names, mount, store)
+    known: set[str] = set()
 
     def is_wanted(name: str) -> bool:
-        return not patterns or any(_matches(name, pattern) for pattern in patterns)
+        known.add(name)
+        return is_chosen(name, patterns)
 
     since = time.monotonic()
     found = read_all(mount, store, is_wanted)
@@ -104,9 +105,28 @@ def stat(  # noqa: PLR0913, PLR0917  # an option each
     show(found, [title for title in SHOWN if interval is not None or title not in _RATES], json_wanted=json_wanted)
     missing = [pattern for pattern in patterns if not any(_matches(one.name, pattern) for one in found)]
     for pattern in missing:
-        say(f"there is no channel, trace or counter {printable(pattern)}")
+        say(f"there is no channel, trace or counter {printable(pattern)}; {_instead(pattern, known)}")
     if missing:
         sys.exit(NOTHING_MATCHES)
+
+
+def chosen(names: Sequence[str], mount: str | None, store: str | None) -> tuple[list[str], str | None]:
+    """Return the patterns of names of the command line, and the mount in which they are."""
+    if mount is None and store is None and names and os.path.isabs(names[0]):
+        mount = next((root for root, _ in explain.mounts_of(names[0])), None)
+    return [_below(name, mount) for name in names], mount
+
+
+def is_chosen(name: str, patterns: Sequence[str]) -> bool:
+    """Return whether a name is one of those that the patterns choose; without any, all are."""
+    return not patterns or any(_matches(name, pattern) for pattern in patterns)
+
+
+def _instead(pattern: str, known: set[str]) -> str:
+    """Return what there is in place of what a pattern matches."""
+    if any(name.startswith(f"{pattern}/") for name in known):
+        return f"it is a directory: '{printable(pattern)}/*' matches what is in it"
+    return listed("there are", sorted(known)) or "there is none at all"
 
 
 def _matches(name: str, pattern: str) -> bool:

@@ -6,10 +6,12 @@ import json
 import os
 import sys
 import time
+from functools import partial
 from typing import TYPE_CHECKING
 
 import click
 
+from relayfs_fuse.cli import complete
 from relayfs_fuse.cli.common import (
     Seconds,
     check_stdout,
@@ -21,7 +23,7 @@ from relayfs_fuse.cli.common import (
 )
 from relayfs_fuse.cli.objects import Objects
 from relayfs_fuse.cli.sampler import Sampler
-from relayfs_fuse.cli.stat import SHOWN, show
+from relayfs_fuse.cli.stat import SHOWN, chosen, is_chosen, show
 from relayfs_fuse.errors import RelayError
 from relayfs_fuse.reading.damage import reason
 from relayfs_fuse.reading.room import permit_many_files
@@ -33,6 +35,7 @@ _PACKAGES = ("textual", "rich")
 
 
 @click.command()
+@click.argument("names", metavar="[NAME]...", nargs=-1, shell_complete=complete.everything)
 @mount_option
 @store_option
 @click.option(
@@ -41,8 +44,12 @@ _PACKAGES = ("textual", "rich")
 )  # fmt: skip
 @click.option("--once", is_flag=True, help="After one interval print a table, or with --json the objects, and end.")
 @json_lines_option
-def top(mount: str | None, store: str | None, interval: float, once: bool, json_wanted: bool) -> None:
-    """Show channels, rings, traces and processes while they are written and read.
+def top(  # noqa: PLR0913, PLR0917  # an option each
+    names: tuple[str, ...], mount: str | None, store: str | None, interval: float, once: bool, json_wanted: bool
+) -> None:
+    """Show channels, rings, traces and processes while they are written and read: all, or those that a NAME matches.
+
+    NAME is as for `relayctl stat`.
 
     Keys: / filters, a letter of a column's title sorts by it, z hides what does nothing, p pauses, Enter shows buffers
     and the last records, t takes a snapshot of the selected trace, q ends.
@@ -51,8 +58,10 @@ def top(mount: str | None, store: str | None, interval: float, once: bool, json_
     """
     check_stdout()
     permit_many_files()
+    patterns, mount = chosen(names, mount, store)
+    is_wanted = partial(is_chosen, patterns=patterns)
     if once or json_wanted:
-        with Objects(mount, store) as objects:
+        with Objects(mount, store, is_wanted) as objects:
             _print(Sampler(objects), interval, once=once, json_wanted=json_wanted)
         return
     try:
@@ -64,7 +73,7 @@ def top(mount: str | None, store: str | None, interval: float, once: bool, json_
         raise RelayError(why) from error
     if not (os.isatty(0) and sys.stdout.isatty()):
         raise RelayError("standard input and output are no terminal; --once and --json need none")
-    with Objects(mount, store) as objects:
+    with Objects(mount, store, is_wanted) as objects:
         screen = Top(Sampler(objects), interval)
         screen.run()
     if screen.return_code:

@@ -75,6 +75,12 @@ def test_a_refusal_is_printed_as_the_error_log_has_it(mount):
     assert message == f"relayctl: create app n_subbufs=0: {why}\n"
     assert f"create: error: {why} [EINVAL]" in mount.error_log
     assert "did you mean" in said(mount, 1, "create", "app", "bufers=single")
+    hint = "there is no option --mode; keys are written mode=VALUE, as in mode=overwrite\n"
+    for words in (["--mode", "overwrite"], ["--mode=overwrite"]):
+        assert said(mount, 2, "create", "app", *words).endswith(hint)
+    assert "No such option" in said(mount, 2, "create", "app", "--moumt", "x")
+    assert said(mount, 2, "stats").endswith("No such command 'stats'. Did you mean 'stat'?\n")
+    assert "Did you mean" not in said(mount, 2, "xyz")
     assert mount.channels() == ""
 
 
@@ -277,7 +283,8 @@ def test_a_pattern_chooses_and_a_name_that_is_missing_is_told(mount):
     assert [line.split()[0] for line in run(mount, "stat", "a/*").splitlines()] == ["a/one", "a/two"]
     done = relayctl(mount, "stat", "b", "c")
     assert (done.returncode, done.stdout.split()[0]) == (3, "b")
-    assert done.stderr == "relayctl: there is no channel, trace or counter c\n"
+    assert done.stderr == "relayctl: there is no channel, trace or counter c; there are: a/one, a/two, b\n"
+    assert said(mount, 3, "stat", "a").endswith("counter a; it is a directory: 'a/*' matches what is in it\n")
 
 
 def test_versions_are_those_of_the_parts(mount, tmp_path):

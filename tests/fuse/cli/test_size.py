@@ -93,6 +93,8 @@ def test_what_does_not_fit_is_said(mount: Mount) -> None:
     [
         (("--delay", "1"), "give --rate BYTES, or --records N and --record BYTES"),
         (("--rate", "1", "--records", "1", "--delay", "1"), "give --rate BYTES, or --records N"),
+        (("--rate", "1", "--records", "1", "--record", "1", "--delay", "1"), "--record BYTES, not both"),
+        (("--rate", "1", "--delay", "5s"), "'5s' is no number of seconds, such as 5 or 0.5"),
         (("--records", "1", "--delay", "1"), "--records needs --record BYTES"),
         (("--rate", "0", "--delay", "1"), "--rate 0: at least one byte"),
         (("--rate", "1", "--delay", "nan"), "'--delay': 'nan' is no number"),

@@ -51,6 +51,8 @@ def test_once_prints_a_table_of_channels_a_trace_and_its_processes(mount: Mount)
     ]  # fmt: skip
     assert (rows[0][5:7], rows[0][-1], rows[4][5], rows[4][-1]) == (["1", "1000"], "ok", "10", "alive")
     mount.command("trace remove t")
+    chosen = relayctl(mount, "top", "--once", "--interval", "0.05", "[ab]").stdout.splitlines()
+    assert [line.split()[0] for line in chosen] == ["a", "b"]
 
 
 class Stream:
