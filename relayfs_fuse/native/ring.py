@@ -330,7 +330,7 @@ class RingsHandle(library.Handle):
             check(lib.relay_ring_wait(self._open.ring + first, min(WAIT_MAX, self.n - first), 0))
             for first in range(0, self.n, WAIT_MAX)
         ):
-            if 0 <= timeout_ms and time.monotonic() >= end:
+            if timeout_ms >= 0 and time.monotonic() >= end:
                 return False
             time.sleep(_LOOK_S)
         return True

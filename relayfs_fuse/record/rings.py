@@ -88,7 +88,7 @@ class RingsApp(Closing):
                 if not self._write():
                     time.sleep(_BUSY_S)  # another reader has it, or a record is reserved in a channel that was removed
             self._drain()
-        except Exception as error:  # noqa: BLE001  # stop() raises it
+        except Exception as error:  # stop() raises it
             self._failure = error
         os.eventfd_write(self._over, 1)
 
