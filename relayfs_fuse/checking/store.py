@@ -130,7 +130,7 @@ class Checker:
     @staticmethod
     def _left_over(place: Place) -> Iterator[Finding]:
         if is_left_over(place.file):
-            what = "left by a process that died while it made or removed something, or a file that relayfs does not make"
+            what = "left by a process that died while it made or removed something, or no file that relayfs makes"
             yield place.warning(what, "the next server deletes it when it starts")
 
     def _of_counters(self) -> Iterator[Finding]:
