@@ -69,6 +69,8 @@ def test_records_of_all_cpus_are_lines_and_stay(mount: Mount, options: str) -> N
         done = relayctl("view", *arguments)
         assert [line.partition(" ")[2] for line in done.stdout.splitlines()] == untimed
     assert sum(path.read_bytes().count(b"\n") for path in channel.parent.iterdir()) == 100
+    # What was consumed is shown of relay buffers until it is overwritten.
+    assert shown_without_times("app/cpu") == ([] if "ring" in options else untimed)
 
 
 @pytest.mark.parametrize("options", ["times=tsc", "type=ring times=tsc"])
