@@ -78,7 +78,7 @@ def test_a_process_that_says_nonsense_hides_no_other(store, run):
 
 def test_a_trace_that_is_not_there_has_no_figures(store):
     done = relayctl("stat", "none", "--store", store.path)
-    message = "relayctl: there is no channel, trace or counter none\n"
+    message = "relayctl: there is no channel, trace or counter none; there is none at all\n"
     assert (done.returncode, done.stdout, done.stderr) == (3, "", message)
 
 
