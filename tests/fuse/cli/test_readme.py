@@ -28,7 +28,8 @@ SHELLS = {
     "bash": ["bash", "--norc", "--noprofile"],
     "dash": ["dash"],
     "zsh": ["zsh", "-f"],
-    "fish": ["fish", "--no-config"],
+    # Its threads that look for suggestions open the directories of a line, and umount(8) would find the mount busy.
+    "fish": ["fish", "--no-config", "--init-command", "set -g fish_autosuggestion_enabled 0"],
 }
 ENVIRONMENT = {
     "HOME": "/mnt/home", "LC_ALL": "C.UTF-8", "TERM": "dumb",
