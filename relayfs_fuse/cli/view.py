@@ -107,7 +107,9 @@ def view(  # noqa: PLR0913, PLR0917  # an option each
     # A trace of its own has only the events of these patterns.
     selection = Selection(patterns if what is not None else (), condition)
     # A signal, or a reader that closes the pipe, ends the command without an error.
-    with Lines(lines, handles_signals=follow or what is None) as out, suppress(Stopped, BrokenPipeError):
+    # A trace of its own has no history either: what comes before the first look was written after the command began.
+    n_last = lines if what is not None else None
+    with Lines(n_last, handles_signals=follow or what is None) as out, suppress(Stopped, BrokenPipeError):
         if what is not None and is_directory:
             _show_recording(what, style, out, since, selection)
             return
