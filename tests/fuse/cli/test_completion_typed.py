@@ -68,7 +68,8 @@ def test_a_name_is_inserted_as_one_word_whatever_is_in_it(odd: Mount, shell: str
         terminal.send(f"relayctl stat {before}\t\n")
         terminal.expect_exact("<stat>\r\n")
         terminal.expect_exact(f"<odd/{NAME}>\r\n")
-    terminal.sendeof()
+    # A line, because zsh reads an EOF character that comes before its prompt as NUL.
+    terminal.send("exit\n")
     terminal.expect(pexpect.EOF)
     terminal.close()
     assert not (tmp_path / "made").exists()
