@@ -198,13 +198,14 @@ class PeekSource(Source):
         is_closed = bool(self._memory.state() & (IS_CLOSED | IS_DAMAGED))
         try:
             data = self._peek.copy(self._size)
+            if not data and self._follows:
+                self._peek.more()
+                data = self._peek.copy(self._size)
         except OSError as error:
             if error.errno != errno.EMSGSIZE:
                 raise
             self._size *= 2
             return True
-        if not data and self._follows:
-            self._peek.more()
         self.is_over = not data and (is_closed or not self._follows)
         out.write(memoryview(data))
         return bool(data)

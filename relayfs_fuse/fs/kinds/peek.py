@@ -1,10 +1,10 @@
 """Open files peekN: what was unread in a buffer when the file was opened. Reading them consumes nothing.
 
 They have the bytes that the relay file would return. A read at the end returns nothing once; the reads behind it go on
-with what was written since. A program may read them at any offset: a read before the last
-bytes, which are kept, copies the data again from the beginning. Data that was overwritten or consumed before it was
-copied is not there, and offsets count what was read. So a read fails with ESPIPE if data before its offset cannot be
-copied again.
+with what was written since. After poll(2) has said POLLHUP, the reads go on up to the last record of the channel. A
+program may read them at any offset: a read before the last bytes, which are kept, copies the data again from the
+beginning. Data that was overwritten or consumed before it was copied is not there, and offsets count what was read. So
+a read fails with ESPIPE if data before its offset cannot be copied again.
 """
 
 from __future__ import annotations
@@ -48,6 +48,7 @@ class PeekHandle(Handle):
         stored.n_users += 1
         self._end = 0  # the offset of the next byte to copy
         self._has_ended = False  # the last read has found the end
+        self._was_told_gone = False  # poll has told the program that no more will be written
         self._kept = bytearray()  # the bytes before it, which include the rest of a record that was read in part
 
     @property
@@ -72,7 +73,7 @@ class PeekHandle(Handle):
             self._peek.rewind()
             self._end = 0
             self._kept.clear()
-        if self._has_ended and offset == self._end:
+        if (self._has_ended or self._was_told_gone) and offset == self._end:
             self._peek.more()
         self._has_ended = False
         # Programs take a read that returns less for the last one.
@@ -94,7 +95,8 @@ class PeekHandle(Handle):
 
     def poll(self, acts: Acts, notify: pyfuse3.PollHandle | None) -> int:
         """Return the events that hold now: a read never waits; after the channel was removed, all is read."""
-        return READABLE | (GONE if self._stored.buffer.state() & native.IS_CLOSED else 0)
+        self._was_told_gone |= bool(self._stored.buffer.state() & native.IS_CLOSED)
+        return READABLE | (GONE if self._was_told_gone else 0)
 
     def _copy(self, size: int) -> bytes:
         """Return the next data: at most `size` bytes, unless a record is longer; OSError: EFBIG, it is too long."""

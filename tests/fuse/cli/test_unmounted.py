@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,8 @@ from mounts import DEADLINE_S, KEPT_IN_STORE, NOBODY, Mount
 from tracing import relayctl
 
 from relayfs_fuse import native
+from relayfs_fuse.cli.cat import PeekSource
+from relayfs_fuse.cli.channel import map_channel
 
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can make mount namespaces")
 
@@ -158,6 +161,28 @@ def test_what_a_store_refuses_is_said(
     scratch_store.chmod(0o777)
     assert "only while nobody else may write to its directory" in refused("create", "app/other")
     assert not (scratch_store / "app/other").exists()
+
+
+class Written(list[bytes]):
+    """In place of the standard output."""
+
+    def write(self, data: memoryview) -> None:
+        self.append(bytes(data))
+
+
+@pytest.mark.parametrize("options", [CREATED["single"], CREATED["ring"]])
+def test_cat_peek_follows_up_to_the_last_record(options: str, scratch_store: Path, ctl: Callable[..., str]) -> None:
+    ctl("create", "app/log", *options.split())
+    ctl("write", "app/log", input="one\n")
+    _, (memory,) = map_channel(str(scratch_store), "app/log")
+    with closing(memory), PeekSource(memory, follows=True) as source:
+        out = Written()
+        source.pass_on(out)
+        ctl("write", "app/log", input="two\n")
+        ctl("remove", "app/log")
+        while not source.is_over:
+            source.pass_on(out)
+    assert b"".join(out) == b"one\ntwo\n"
 
 
 # --- namespaces in which something is missing ---

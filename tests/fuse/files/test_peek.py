@@ -2,6 +2,7 @@
 
 import mmap
 import os
+import select
 import struct
 import subprocess
 import threading
@@ -178,6 +179,22 @@ def test_its_permissions_are_those_of_the_relay_file(mount: Mount) -> None:
             change()
     with peek.open("rb") as file, pytest.raises(OSError, match=r"No such device|Invalid argument"):
         mmap.mmap(file.fileno(), 1, prot=mmap.PROT_READ)[:1]
+
+
+@pytest.mark.parametrize("options", KINDS.values(), ids=KINDS)
+def test_who_was_told_that_the_channel_is_gone_reads_up_to_its_last_record(mount: Mount, options: str) -> None:
+    channel = mount.create("app/cpu", options)
+    write(channel, b"one\n")
+    with peek_file(mount).open("rb", buffering=0) as file:
+        events = select.poll()
+        events.register(file, select.POLLIN)
+        assert events.poll(0) == [(file.fileno(), select.POLLIN)]
+        found = [file.read(100)]
+        write(channel, b"two\n")
+        mount.command("remove app/cpu")
+        assert events.poll(0) == [(file.fileno(), select.POLLIN | select.POLLERR | select.POLLHUP)]
+        found += iter(lambda: file.read(100), b"")
+    assert [one.strip()[-3:] for one in found] == [b"one", b"two"]
 
 
 def test_it_goes_with_its_channel(mount: Mount) -> None:
