@@ -31,6 +31,7 @@ import os
 import stat
 import threading
 import time
+from collections import Counter
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -279,42 +280,65 @@ class Store:
 
         traces: the directories of traces, which are skipped
         """
-        yield from self._scan("", traces)
-
-    def _scan(self, path: str, traces: Container[str] = ()) -> Iterator[Found]:
-        with os.scandir(self.locate(path)) as listing:
-            entries = sorted(listing, key=lambda entry: entry.name)
-        for entry in entries:
-            inner = f"{path}/{entry.name}" if path else entry.name
-            if entry.name.startswith("."):
-                self._sweep(path, entry)
-            elif inner in traces:
-                continue
-            elif entry.is_dir(follow_symlinks=False):
-                yield from self._scan_directory(inner)
-            else:
-                yield Problem(inner, f"{entry.path} is no directory: only channels and directories belong in a store")
-
-    def _scan_directory(self, path: str) -> Iterator[Found]:
-        try:
-            check_path(path)
-            if not _holds_files(self.locate(path)):
-                found = list(self._scan(path))
-                # A process was killed after it had made the directory for a channel, or removed the last channel in it.
-                if not found and self.is_implicit(path):
+        found = list(self._walk(traces))
+        n_in = Counter(_above(one if isinstance(one, str) else one.path) for one in found)
+        gone = set()
+        for path in reversed([one for one in found if isinstance(one, str)]):
+            # A process was killed after it had made the directory for a channel, or removed the last channel in it.
+            with suppress(OSError):
+                if not n_in[path] and self.is_implicit(path):
                     self.remove_directory(path)
+                    gone.add(path)
+                    n_in[_above(path)] -= 1
+        yield from (one for one in found if not (isinstance(one, str) and one in gone))
+
+    def _walk(self, traces: Container[str]) -> Iterator[Found]:
+        """Do as scan(), but do not remove implicit directories; a loop, because users may nest hundreds of them."""
+        left = self._entries("")
+        while left:
+            path, entry = left.pop()
+            if path in traces:
+                continue
+            if not entry.is_dir(follow_symlinks=False):
+                yield Problem(path, f"{entry.path} is no directory: only channels and directories belong in a store")
+                continue
+            try:
+                check_path(path)
+                inner = None if _holds_files(entry.path) else self._entries(path)
+            except CommandError as error:
+                yield Problem(path, str(error))
+            except OSError as error:
+                yield _unusable(path, entry.path, error)
+            else:
+                if inner is None:
+                    yield from self._scan_channel(path)
                 else:
                     yield path
-                    yield from found
-                return
-            channel = StoredChannel(path, self.locate(path))
+                    left += inner
+
+    def _entries(self, path: str) -> list[tuple[str, os.DirEntry[str]]]:
+        """Return the paths and entries of what a directory holds, the last one first, and sweep what is hidden."""
+        with os.scandir(self.locate(path)) as listing:
+            entries = sorted(listing, key=lambda entry: entry.name, reverse=True)
+        shown = []
+        for entry in entries:
+            if entry.name.startswith("."):
+                self._sweep(path, entry)
+            else:
+                shown.append((f"{path}/{entry.name}" if path else entry.name, entry))
+        return shown
+
+    def _scan_channel(self, path: str) -> Iterator[Found]:
+        directory = self.locate(path)
+        try:
+            channel = StoredChannel(path, directory)
         except BadMemoryError as error:
             yield Problem(path, str(error))
-            yield DamagedChannel(path, self.locate(path), mem_names(self.locate(path)), error.damage)
-        except (StoreError, CommandError) as error:
+            yield DamagedChannel(path, directory, mem_names(directory), error.damage)
+        except StoreError as error:
             yield Problem(path, str(error))
         except OSError as error:
-            yield Problem(path, f"{self.locate(path)} cannot be used: {error}")
+            yield _unusable(path, directory, error)
         else:
             if channel.stats.closed:
                 # A server died while it removed the channel, or a program that may write to the buffer set the flag.
@@ -369,6 +393,15 @@ class Store:
             os.fchmod(descriptor, PERMS["PLAIN"])  # open(2) has applied the umask
             os.close(descriptor)
         os.chmod(self.directory, PERMS["STORE_TRUSTED" if trusted else "STORE"])
+
+
+def _unusable(path: str, directory: str, error: OSError) -> Problem:
+    return Problem(path, f"{directory} cannot be used: {error}")
+
+
+def _above(path: str) -> str:
+    """Return the path of the directory that something is in."""
+    return path.rpartition("/")[0]
 
 
 def _holds_files(directory: str) -> bool:

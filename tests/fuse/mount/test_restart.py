@@ -14,6 +14,7 @@ from mounts import DEADLINE_S, Mount, wait_until
 from traffic import LINE_BYTES, READ_BYTES, Stream, drain, lines, streaming, wait_asleep
 
 from relayfs_fuse import Channel, Reader, native
+from relayfs_fuse.fs.commands.control import PATH_MAX
 
 GONE = (errno.ENOTCONN, errno.ECONNABORTED)
 
@@ -179,3 +180,17 @@ def test_a_mapping_through_the_dead_mount_stays(stream: Stream, mount: Mount) ->
     stream.write(1)
     shown = mapper.communicate(b"show 0 %d\n" % (LINE_BYTES - 1))[0]
     assert shown == lines(1)
+
+
+def test_directories_may_be_nested_as_deeply_as_a_path_is_long(mount: Mount) -> None:
+    mount.kill()
+    deep = "a/" * (PATH_MAX // 2 - 1) + "b"
+    os.makedirs(mount.store / deep, 0o755)
+    # Of a program that was killed before it had made its channel.
+    native.implicit_make(str(mount.store / "i"))
+    native.implicit_make(str(mount.store / "i/i"))
+    mount.start()
+    assert mount.error_log == ""
+    assert (mount.path / deep).is_dir()
+    assert not (mount.path / "i").exists()
+    assert not (mount.store / "i").exists()
