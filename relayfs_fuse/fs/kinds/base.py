@@ -200,17 +200,20 @@ class Stored(ABC, Generic[Memory]):
             mapped.add(self)
             return memory
 
-    def unmap(self) -> None:
-        """Unmap the memory, which the next use maps again, unless the file is immutable."""
+    def unmap(self) -> bool:
+        """Unmap the memory, which the next use maps again; return False if it stays, because the file is immutable."""
         memory = self._memory
-        if memory is None or native.file_is_protected(memory.fileno()):
-            return
+        if memory is None:
+            return True
+        if native.file_is_protected(memory.fileno()):
+            return False
         self._memory, self.backing.descriptor = None, -1
         if self.is_watched and self._bare is None:
             memory.close_descriptor()
             self._bare = memory
         else:
             self._close(memory)
+        return True
 
     def unwatch(self) -> None:
         """Clear is_watched, and unmap what is mapped for that."""

@@ -15,6 +15,8 @@ from traced import processes, start_trace, traced
 from traffic import append
 
 from relayfs_fuse import Channel, Ring, native
+from relayfs_fuse.fs.kinds.channel import StoredChannel
+from relayfs_fuse.fs.kinds.mapped import mapped
 
 INTRUDER = Path(__file__).with_name("intruder.py")
 FS_IOC_GETFLAGS, FS_IMMUTABLE_FL = 0x80086601, 0x10
@@ -235,3 +237,19 @@ def test_who_lacks_the_right_is_told_why_a_protected_file_cannot_be_opened(mount
     assert (mount.path / "mine").exists()
     assert not (mount.path / "open/log").exists()
     assert is_protected(stored)
+
+
+def test_what_is_immutable_stays_mapped_until_it_is_no_more(mount: Mount) -> None:
+    mount.create("log", OPEN)
+    assert mount.stop() == 0
+    [stored] = StoredChannel("log", str(mount.store / "log")).buffers
+    native.file_protect(stored.descriptor)
+
+    def is_mapped() -> bool:
+        mapped.rest()  # the first time, it was used just before
+        mapped.rest()
+        return stored.backing.descriptor >= 0
+
+    assert is_mapped()
+    native.file_unprotect(stored.backing.descriptor)
+    assert not is_mapped()
