@@ -74,11 +74,13 @@ class BufferSource(Source):
 
     relay_file: its path
     copies: whether writers may overwrite a piece while it is written; then a copy that is intact is written
+    n_bytes: after how many bytes to end, for writers that are faster; None: never
     """
 
-    def __init__(self, relay_file: str, *, copies: bool) -> None:
+    def __init__(self, relay_file: str, *, copies: bool, n_bytes: int | None) -> None:
         self._reader = ReaderHandle(relay_file)
         self._copies = copies
+        self._left = n_bytes
 
     def close(self) -> None:
         """Close it; a piece that was not written as a whole stays unread."""
@@ -90,6 +92,9 @@ class BufferSource(Source):
         if piece is None:
             self.is_over = self._reader.finished()
             return False
+        if self._left is not None:
+            self._left -= len(piece)
+            self.is_over = self._left <= 0
         if not self._copies:
             out.write(piece)
             self._reader.done()
@@ -211,9 +216,14 @@ class PeekSource(Source):
         return bool(data)
 
 
-def _buffers(stack: ExitStack, place: Place, _follows: bool) -> list[Source]:
+def _buffers(stack: ExitStack, place: Place, follows: bool) -> list[Source]:
     copies = place.option("mode") != "no-overwrite"
-    return [stack.enter_context(BufferSource(file, copies=copies)) for file in place.relay_files]
+    return [
+        stack.enter_context(
+            BufferSource(file, copies=copies, n_bytes=None if follows else place.unread_bytes(number))
+        )
+        for number, file in zip(place.numbers, place.relay_files, strict=True)
+    ]
 
 
 def _rings(stack: ExitStack, place: Place, follows: bool) -> list[Source]:
@@ -256,7 +266,7 @@ class Place:
     """
 
     def __init__(self, mount: str, path: str) -> None:
-        shown = Shown(mount, path)
+        self._shown = shown = Shown(mount, path)
         self.stats = shown.directory
         kind = shown.type()
         self._describe(mount, path, kind, shown.n_buffers(), lambda key: shown.option(kind, key))
@@ -269,6 +279,10 @@ class Place:
 
     def close(self) -> None:
         """Do nothing."""
+
+    def unread_bytes(self, number: int) -> int | None:
+        """Return how many bytes are unread in a buffer of a relay channel; None: it cannot be known."""
+        return self._shown.statistic(f"buffer{number}/unread_bytes")
 
     @property
     def relay_files(self) -> Iterator[str]:  # noqa: D102
@@ -291,6 +305,9 @@ class StoredPlace(Place):
             len(self.memories),
             lambda key: options[key].format(getattr(stats, options[key].field)),
         )
+
+    def unread_bytes(self, number: int) -> int | None:  # noqa: D102
+        return int(self.memories[number].stats().unread_bytes)
 
     def close(self) -> None:
         """Unmap the mem files."""

@@ -14,7 +14,7 @@ from mounts import DEADLINE_S, NOBODY, Mount, wait_until
 from tracing import relayctl
 from traffic import write_in_turn
 
-from relayfs_fuse import Channel, Ring
+from relayfs_fuse import Channel
 from relayfs_fuse.errors import MountError
 from relayfs_fuse.shown import Shown
 
@@ -158,22 +158,20 @@ def test_what_is_overwritten_meanwhile_is_not_written(mount: Mount, tmp_path: Pa
 
 
 @pytest.mark.parametrize("mode", ["no-overwrite", "overwrite"])
-def test_it_ends_with_the_records_that_a_ring_had_at_its_start(mount: Mount, mode: str) -> None:
-    channel = mount.create("app/cpu", f"type=ring size=4M buffers=single framing=line mode={mode}")
-    records = [b"%09d" % i * 100 for i in range(400)]
-    with Ring(channel) as ring:
-        for record in records:
-            ring.output(record)
-        command = [RELAYCTL, "cat", channel]
-        with start(command, stdout=subprocess.PIPE) as process:
-            assert process.stdout is not None
-            begin = process.stdout.read(1)  # now it writes the first of two blocks to the pipe, which takes less
-            for _ in range(3):
-                for record in records:
-                    ring.output(record)
-            lines = (begin + process.stdout.read()).splitlines()
-            assert process.wait(DEADLINE_S) == 0
-    assert lines[:400] == records
+@pytest.mark.parametrize("sizes", ["type=ring size=4M framing=line", "subbuf_size=1M n_subbufs=4"])
+def test_it_ends_with_the_records_that_a_buffer_had_at_its_start(mount: Mount, sizes: str, mode: str) -> None:
+    channel = mount.create("app/cpu", f"{sizes} buffers=single mode={mode}")
+    # A line of a ring gets its end when it is read.
+    records = [b"%09d" % i * 100 + b"\n" * ("ring" not in sizes) for i in range(400)]
+    write_in_turn(channel, *records)
+    with start([RELAYCTL, "cat", channel], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        begin = process.stdout.read(1)  # now it writes the first of several pieces to the pipe, which takes less
+        for _ in range(3):
+            write_in_turn(channel, *records)
+        lines = (begin + process.stdout.read()).splitlines(keepends=True)
+        assert process.wait(DEADLINE_S) == 0
+    assert lines[:400] == [record.rstrip(b"\n") + b"\n" for record in records]
     assert len(lines) < 700
 
 
