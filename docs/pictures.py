@@ -62,7 +62,7 @@ def record(directory: Path) -> Path:
     flags = shlex.split(run("pkg-config", "--cflags", "--libs", "relayfs"))
     library = run("pkg-config", "--variable=libdir", "relayfs").strip()
     command = ["cc", "-O2", "-o", directory / "mandelbrot", "mandelbrot.c"]
-    run(*command, *flags, f"-Wl,-rpath,{library}")
+    run(*command, *flags, "-Xlinker", f"-rpath={library}")
     recording = directory / "recording"
     with mounted(directory) as mount:
         control = mount / "control"

@@ -228,7 +228,8 @@ def add_run_path(pc: Path) -> None:
     """Let programs that link with the library find it when they run: the loader does not look in its directory."""
     text = pc.read_text()
     assert text.count(LIBS) == 1
-    pc.write_text(text.replace(LIBS, f"{LIBS} -Wl,-rpath,${{libdir}}"))
+    # -Xlinker and not -Wl: a comma in the path would end the option.
+    pc.write_text(text.replace(LIBS, f"{LIBS} -Xlinker -rpath=${{libdir}}"))
 
 
 def unit(directory: Path) -> str:

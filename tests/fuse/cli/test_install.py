@@ -42,8 +42,8 @@ def output(*command: str | Path) -> str:
 
 @pytest.fixture(scope="module")
 def prefix(tmp_path_factory):
-    """An installation in a directory with a blank, in which others have something, too."""
-    path = tmp_path_factory.mktemp("a prefix")
+    """An installation in a directory with blanks and a comma, in which others have something, too."""
+    path = tmp_path_factory.mktemp("a prefix, so to say")
     (path / "bin").mkdir()
     (path / "bin/other").touch()
     before = listing(path)
