@@ -1,4 +1,5 @@
 /* cc -O2 -o counting counting.c $(pkg-config --cflags --libs relayfs) */
+#include <err.h>
 #include <errno.h>
 #include <relayfs/counters.h>
 #include <relayfs/relay.h>
@@ -9,10 +10,8 @@ int main(int argc, char **argv)
 {
 	struct relay_perf_spec bytes_spec = {.size = sizeof(bytes_spec), .uid = -1u, .gid = -1u, .unit = "bytes"};
 	struct relay_counters *counters = relay_counters_open(argc > 1 ? argv[1] : NULL);
-	if (!counters) {
-		fprintf(stderr, "counting: %s: %s\n", argc > 1 ? argv[1] : "the store", relay_strerror(errno));
-		return 1;
-	}
+	if (!counters)
+		errx(1, "%s: %s", argc > 1 ? argv[1] : "the store", relay_strerror(errno));
 	/* These numbers are the same in every process. */
 	int lines = relay_perf_add(counters, "counting/lines");
 	int bytes = relay_perf_add_as(counters, "counting/size", &bytes_spec);
@@ -23,7 +22,7 @@ int main(int argc, char **argv)
 			relay_perf_adjust(counters, lines, 1);
 	}
 	if (err)
-		fprintf(stderr, "counting: %s\n", relay_strerror(err));
+		warnx("%s", relay_strerror(err));
 	relay_counters_close(counters);
 	return err ? 1 : 0;
 }

@@ -8,6 +8,7 @@
  * reads the file `unread_bytes` of .channels, and waits while readers are more than LIMIT bytes behind. It prints how
  * often a record was refused all the same.
  */
+#include <err.h>
 #include <errno.h>
 #include <relayfs/relay.h>
 #include <stdio.h>
@@ -63,22 +64,18 @@ static int write_lines(struct rchan *chan, const char *unread_file, unsigned lon
 
 int main(int argc, char **argv)
 {
-	if (argc != 4) {
-		fprintf(stderr, "usage: demo_producer CHANNEL UNREAD_FILE LIMIT <FILE\n");
-		return 2;
-	}
+	if (argc != 4)
+		errx(2, "usage: demo_producer CHANNEL UNREAD_FILE LIMIT <FILE");
 	struct rchan *chan = relay_attach(argv[1]);
-	if (!chan) {
-		fprintf(stderr, "demo_producer: %s: %s\n", argv[1], relay_strerror(errno));
-		return 1;
-	}
+	if (!chan)
+		errx(1, "%s: %s", argv[1], relay_strerror(errno));
 	unsigned long refused = 0;
 	int err = write_lines(chan, argv[2], strtoull(argv[3], NULL, 10), &refused);
 	if (!err)
 		err = relay_flush(chan);
 	relay_close(chan);
 	if (err)
-		fprintf(stderr, "demo_producer: %s\n", relay_strerror(-err));
+		warnx("%s", relay_strerror(-err));
 	printf("%lu\n", refused);
 	return err ? 1 : 0;
 }

@@ -1,4 +1,5 @@
 /* cc -O2 -o flight_producer flight_producer.c $(pkg-config --cflags --libs relayfs) */
+#include <err.h>
 #include <errno.h>
 #include <relayfs/relay_app.h>
 #include <stdio.h>
@@ -10,15 +11,11 @@
  * It needs no reader: no record is refused, and the oldest ones are overwritten. flight_reader reads them. */
 int main(int argc, char **argv)
 {
-	if (argc != 3) {
-		fprintf(stderr, "usage: flight_producer MNT/app/flight N\n");
-		return 2;
-	}
+	if (argc != 3)
+		errx(2, "usage: flight_producer MNT/app/flight N");
 	struct rchan *chan = relay_app_attach(argv[1], "mode=overwrite subbuf_size=64K n_subbufs=8");
-	if (!chan) {
-		fprintf(stderr, "flight_producer: %s: %s\n", argv[1], relay_strerror(errno));
-		return 1;
-	}
+	if (!chan)
+		errx(1, "%s: %s", argv[1], relay_strerror(errno));
 	long n = atol(argv[2]);
 	for (long i = 1; i <= n; i++) {
 		char line[96];

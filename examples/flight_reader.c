@@ -1,4 +1,5 @@
 /* cc -O2 -o flight_reader flight_reader.c $(pkg-config --cflags --libs relayfs) */
+#include <err.h>
 #include <errno.h>
 #include <relayfs/relay_app.h>
 #include <stdio.h>
@@ -7,16 +8,12 @@
  * and then: sort -n OUTPUT* */
 int main(int argc, char **argv)
 {
-	if (argc != 3) {
-		fprintf(stderr, "usage: flight_reader MNT/app/flight OUTPUT\n");
-		return 2;
-	}
+	if (argc != 3)
+		errx(2, "usage: flight_reader MNT/app/flight OUTPUT");
 	struct relay_app_options options = {.size = sizeof(options), .output = argv[2], .keep_enabled = 1};
 	struct relay_app *app = relay_app_open(argv[1], &options);
-	if (!app) {
-		fprintf(stderr, "flight_reader: %s: %s\n", argv[1], relay_strerror(errno));
-		return 1;
-	}
+	if (!app)
+		errx(1, "%s: %s", argv[1], relay_strerror(errno));
 	int err = relay_app_start(app);
 	/* Read up to this moment; later records stay for the next run. */
 	if (!err)
@@ -28,7 +25,7 @@ int main(int argc, char **argv)
 			bytes += s.bytes;
 	}
 	if (err)
-		fprintf(stderr, "flight_reader: %s\n", relay_strerror(-err));
+		warnx("%s", relay_strerror(-err));
 	else
 		printf("%lu bytes of history\n", bytes);
 	relay_app_close(app);

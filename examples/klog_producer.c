@@ -1,8 +1,8 @@
 /* cc -O2 -o klog_producer klog_producer.c $(pkg-config --cflags --libs relayfs) -pthread */
+#include <err.h>
 #include <errno.h>
 #include <pthread.h>
 #include <relayfs/klog.h>
-#include <stdio.h>
 #include <unistd.h>
 
 enum { N_THREADS = 2, LOOK_US = 20000 };
@@ -22,10 +22,8 @@ static void *work(void *argument)
  * Make and remove the channel at any time, or start klog_reader, which makes it. */
 int main(int argc, char **argv)
 {
-	if (argc != 2) {
-		fprintf(stderr, "usage: klog_producer MNT/app/log\n");
-		return 2;
-	}
+	if (argc != 2)
+		errx(2, "usage: klog_producer MNT/app/log");
 	pthread_t threads[N_THREADS];
 	for (unsigned long i = 0; i < N_THREADS; i++)
 		if (pthread_create(&threads[i], NULL, work, (void *)i))

@@ -1,4 +1,5 @@
 /* cc -O2 -o producer producer.c $(pkg-config --cflags --libs relayfs) */
+#include <err.h>
 #include <errno.h>
 #include <relayfs/relay.h>
 #include <stdio.h>
@@ -8,15 +9,11 @@
 /* Each line of the standard input becomes a record of a channel: producer MNT/app/cpu <FILE */
 int main(int argc, char **argv)
 {
-	if (argc != 2) {
-		fprintf(stderr, "usage: producer MNT/app/cpu <FILE\n");
-		return 2;
-	}
+	if (argc != 2)
+		errx(2, "usage: producer MNT/app/cpu <FILE");
 	struct rchan *chan = relay_attach(argv[1]);
-	if (!chan) {
-		fprintf(stderr, "producer: %s: %s\n", argv[1], relay_strerror(errno));
-		return 1;
-	}
+	if (!chan)
+		errx(1, "%s: %s", argv[1], relay_strerror(errno));
 	char *line = NULL;
 	size_t size = 0;
 	ssize_t length;
@@ -28,7 +25,7 @@ int main(int argc, char **argv)
 	if (!err)
 		err = relay_flush(chan);
 	if (err)
-		fprintf(stderr, "producer: %s\n", relay_strerror(-err));
+		warnx("%s", relay_strerror(-err));
 	free(line);
 	relay_close(chan);
 	return err ? 1 : 0;

@@ -1,4 +1,5 @@
 /* cc -O2 -o reader reader.c $(pkg-config --cflags --libs relayfs) */
+#include <err.h>
 #include <errno.h>
 #include <relayfs/reader.h>
 #include <relayfs/relay.h>
@@ -8,15 +9,11 @@
  * reader MNT/app/cpu0 */
 int main(int argc, char **argv)
 {
-	if (argc != 2) {
-		fprintf(stderr, "usage: reader MNT/app/cpu0\n");
-		return 2;
-	}
+	if (argc != 2)
+		errx(2, "usage: reader MNT/app/cpu0");
 	struct relay_reader *reader = relay_reader_open(argv[1]);
-	if (!reader) {
-		fprintf(stderr, "reader: %s: %s\n", argv[1], relay_strerror(errno));
-		return 1;
-	}
+	if (!reader)
+		errx(1, "%s: %s", argv[1], relay_strerror(errno));
 	const void *data;
 	size_t length;
 	int got;
@@ -28,10 +25,10 @@ int main(int argc, char **argv)
 		fflush(stdout);
 		/* Only in overwrite mode: producers overwrote the data while it was printed. */
 		if (relay_reader_done(reader) == -EOVERFLOW)
-			fprintf(stderr, "reader: the last %zu bytes may be garbled\n", length);
+			warnx("the last %zu bytes may be garbled", length);
 	}
 	if (got < 0)
-		fprintf(stderr, "reader: %s\n", relay_strerror(-got));
+		warnx("%s", relay_strerror(-got));
 	relay_reader_close(reader);
 	return got < 0 ? 1 : 0;
 }

@@ -1,6 +1,7 @@
 /* cc -O2 -o reserve_producer reserve_producer.c $(pkg-config --cflags --libs relayfs) -pthread */
 #include "reserve.h"
 
+#include <err.h>
 #include <errno.h>
 #include <pthread.h>
 #include <relayfs/relay.h>
@@ -71,16 +72,12 @@ static void *work(void *argument)
 /* Three threads log N events each; then the channel is removed: reserve_producer MNT/app BASE N */
 int main(int argc, char **argv)
 {
-	if (argc != 4) {
-		fprintf(stderr, "usage: reserve_producer MNT/app BASE N\n");
-		return 2;
-	}
+	if (argc != 4)
+		errx(2, "usage: reserve_producer MNT/app BASE N");
 	struct rchan_callbacks callbacks = {.subbuf_start = subbuf_start};
 	chan = relay_open(argv[2], argv[1], SUBBUF_SIZE, N_SUBBUFS, &callbacks, NULL);
-	if (!chan) {
-		fprintf(stderr, "reserve_producer: %s: %s\n", argv[2], relay_strerror(errno));
-		return 1;
-	}
+	if (!chan)
+		errx(1, "%s: %s", argv[2], relay_strerror(errno));
 	n_records = atol(argv[3]);
 	pthread_t threads[N_THREADS];
 	for (long i = 0; i < N_THREADS; i++)
@@ -93,7 +90,7 @@ int main(int argc, char **argv)
 		err = result ? (long)result : err;
 	}
 	if (err)
-		fprintf(stderr, "reserve_producer: %s\n", relay_strerror((int)err));
+		warnx("%s", relay_strerror((int)err));
 	relay_close(chan); /* readers can still read to the end */
 	return err ? 1 : 0;
 }

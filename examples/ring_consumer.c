@@ -1,4 +1,5 @@
 /* cc -O2 -o ring_consumer ring_consumer.c $(pkg-config --cflags --libs relayfs) */
+#include <err.h>
 #include <errno.h>
 #include <relayfs/relay.h>
 #include <relayfs/ring.h>
@@ -13,15 +14,11 @@ static int show(void *out, const void *data, size_t length)
 /* Print the records of a ring until it is removed: ring_consumer MNT/app/events */
 int main(int argc, char **argv)
 {
-	if (argc != 2) {
-		fprintf(stderr, "usage: ring_consumer MNT/app/events\n");
-		return 2;
-	}
+	if (argc != 2)
+		errx(2, "usage: ring_consumer MNT/app/events");
 	struct relay_rings *rings = relay_rings_attach(argv[1]);
-	if (!rings) {
-		fprintf(stderr, "ring_consumer: %s: %s\n", argv[1], relay_strerror(errno));
-		return 1;
-	}
+	if (!rings)
+		errx(1, "%s: %s", argv[1], relay_strerror(errno));
 	unsigned n_ended = 0;
 	int got = 0;
 	while (n_ended < rings->n && got >= 0) {
@@ -37,7 +34,7 @@ int main(int argc, char **argv)
 		fflush(stdout);
 	}
 	if (got < 0)
-		fprintf(stderr, "ring_consumer: %s\n", relay_strerror(-got));
+		warnx("%s", relay_strerror(-got));
 	relay_rings_close(rings);
 	return got < 0 ? 1 : 0;
 }

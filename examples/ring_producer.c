@@ -1,4 +1,5 @@
 /* cc -O2 -o ring_producer ring_producer.c $(pkg-config --cflags --libs relayfs) */
+#include <err.h>
 #include <errno.h>
 #include <relayfs/relay.h>
 #include <relayfs/ring.h>
@@ -25,15 +26,11 @@ static char *reserve(struct relay_rings *rings, size_t length)
 /* Each line of the standard input becomes a record of a ring: ring_producer MNT/app/events <FILE */
 int main(int argc, char **argv)
 {
-	if (argc != 2) {
-		fprintf(stderr, "usage: ring_producer MNT/app/events <FILE\n");
-		return 2;
-	}
+	if (argc != 2)
+		errx(2, "usage: ring_producer MNT/app/events <FILE");
 	struct relay_rings *rings = relay_rings_attach(argv[1]);
-	if (!rings) {
-		fprintf(stderr, "ring_producer: %s: %s\n", argv[1], relay_strerror(errno));
-		return 1;
-	}
+	if (!rings)
+		errx(1, "%s: %s", argv[1], relay_strerror(errno));
 	char *line = NULL;
 	size_t size = 0;
 	ssize_t length;
@@ -47,7 +44,7 @@ int main(int argc, char **argv)
 	}
 	int err = length > 0 ? errno : 0;
 	if (err)
-		fprintf(stderr, "ring_producer: %s\n", relay_strerror(err));
+		warnx("%s", relay_strerror(err));
 	free(line);
 	relay_rings_close(rings);
 	return err ? 1 : 0;

@@ -1,4 +1,5 @@
 /* cc -O2 -o stream_producer stream_producer.c $(pkg-config --cflags --libs relayfs) */
+#include <err.h>
 #include <errno.h>
 #include <relayfs/relay_app.h>
 #include <stdio.h>
@@ -9,16 +10,12 @@
  * must not wait. Any number of these programs may run at once. */
 int main(int argc, char **argv)
 {
-	if (argc != 3) {
-		fprintf(stderr, "usage: stream_producer MNT/app/cpu N\n");
-		return 2;
-	}
+	if (argc != 3)
+		errx(2, "usage: stream_producer MNT/app/cpu N");
 	/* Make the channel if it does not exist yet. */
 	struct rchan *chan = relay_app_attach(argv[1], "subbuf_size=256K n_subbufs=16");
-	if (!chan) {
-		fprintf(stderr, "stream_producer: %s: %s\n", argv[1], relay_strerror(errno));
-		return 1;
-	}
+	if (!chan)
+		errx(1, "%s: %s", argv[1], relay_strerror(errno));
 	long n = atol(argv[2]), dropped = 0;
 	int err = 0;
 	for (long i = 0; i < n && err != -EPIPE; i++) {
@@ -29,7 +26,7 @@ int main(int argc, char **argv)
 	}
 	printf("%ld written, %ld dropped\n", n - dropped, dropped);
 	if (err == -EPIPE)
-		fprintf(stderr, "stream_producer: %s was removed\n", argv[1]);
+		warnx("%s was removed", argv[1]);
 	relay_close(chan);
 	return err == -EPIPE;
 }

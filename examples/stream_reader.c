@@ -1,5 +1,6 @@
 /* cc -O2 -o stream_reader stream_reader.c $(pkg-config --cflags --libs relayfs) */
 #define _GNU_SOURCE
+#include <err.h>
 #include <errno.h>
 #include <poll.h>
 #include <relayfs/relay_app.h>
@@ -22,7 +23,7 @@ static void wait_for_end(struct relay_app *app)
 	sigprocmask(SIG_BLOCK, &block, NULL);
 	signal(SIGINT, on_signal);
 	signal(SIGTERM, on_signal);
-	fprintf(stderr, "stream_reader: running, end it with ^C\n");
+	warnx("running, end it with ^C");
 	ppoll(&(struct pollfd){.fd = relay_app_fd(app), .events = POLLIN}, 1, NULL, &none);
 }
 
@@ -40,17 +41,13 @@ static void report(struct relay_app *app)
 /* Write a channel's records to files OUTPUT0, OUTPUT1 ...: stream_reader MNT/app/cpu OUTPUT */
 int main(int argc, char **argv)
 {
-	if (argc != 3) {
-		fprintf(stderr, "usage: stream_reader MNT/app/cpu OUTPUT\n");
-		return 2;
-	}
+	if (argc != 3)
+		errx(2, "usage: stream_reader MNT/app/cpu OUTPUT");
 	struct relay_app_options options = {
 	    .size = sizeof(options), .create = "subbuf_size=256K n_subbufs=16", .output = argv[2]};
 	struct relay_app *app = relay_app_open(argv[1], &options);
-	if (!app) {
-		fprintf(stderr, "stream_reader: %s: %s\n", argv[1], relay_strerror(errno));
-		return 1;
-	}
+	if (!app)
+		errx(1, "%s: %s", argv[1], relay_strerror(errno));
 	int err = relay_app_start(app);
 	if (!err) {
 		wait_for_end(app);
@@ -58,7 +55,7 @@ int main(int argc, char **argv)
 		report(app);
 	}
 	if (err)
-		fprintf(stderr, "stream_reader: %s\n", relay_strerror(-err));
+		warnx("%s", relay_strerror(-err));
 	relay_app_close(app);
 	return err ? 1 : 0;
 }

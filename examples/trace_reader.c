@@ -1,6 +1,7 @@
 /* cc -O2 -o trace_reader trace_reader.c $(pkg-config --cflags --libs relayfs) */
 #include "trace.h"
 
+#include <err.h>
 #include <errno.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -93,15 +94,11 @@ static int read_subbuf(FILE *file, const struct header *header)
 int main(int argc, char **argv)
 {
 	struct header header;
-	if (argc != 2) {
-		fprintf(stderr, "usage: trace_reader MNT/xlog/9\n");
-		return 2;
-	}
+	if (argc != 2)
+		errx(2, "usage: trace_reader MNT/xlog/9");
 	FILE *file = fopen(argv[1], "r");
-	if (!file) {
-		fprintf(stderr, "trace_reader: %s: %s\n", argv[1], strerror(errno));
-		return 1;
-	}
+	if (!file)
+		errx(1, "%s: %s", argv[1], strerror(errno));
 	for (uint32_t id = 0; fread(&header, sizeof(header), 1, file) == 1; id++) {
 		if (header.start.magic != HEADER || header.start.buffer_id != id)
 			return fail(id, 0, "there is %#x, of sub-buffer %u, where its header was expected",
@@ -112,6 +109,6 @@ int main(int argc, char **argv)
 	}
 	if (!ferror(file))
 		return 0;
-	fprintf(stderr, "trace_reader: %s: %s\n", argv[1], strerror(errno));
+	warnx("%s: %s", argv[1], strerror(errno));
 	return 1;
 }

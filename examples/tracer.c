@@ -1,6 +1,7 @@
 /* cc -O2 -o tracer tracer.c $(pkg-config --cflags --libs relayfs) -pthread */
 #include "trace.h"
 
+#include <err.h>
 #include <errno.h>
 #include <pthread.h>
 #include <relayfs/classic.h>
@@ -83,7 +84,7 @@ static void *work(void *argument)
 		       -ENOSPC)
 			wait_for_reader();
 		if (written < 0) {
-			fprintf(stderr, "tracer: %s\n", strerror(-written));
+			warnx("%s", strerror(-written));
 			exit(1);
 		}
 	}
@@ -92,20 +93,16 @@ static void *work(void *argument)
 
 int main(int argc, char **argv)
 {
-	if (argc < 3 || argc > 4) {
-		fprintf(stderr, "usage: tracer PATH EVENTS [clock]\n");
-		return 2;
-	}
+	if (argc < 3 || argc > 4)
+		errx(2, "usage: tracer PATH EVENTS [clock]");
 	pthread_t threads[N_THREADS];
 	uint32_t flags = RELAY_SCHEME_ANY | RELAY_USAGE_GLOBAL | RELAY_DELIVERY_BULK;
 	if (argc < 4)
 		flags |= RELAY_TIMESTAMP_TSC;
 	channel_id =
 	    relay_open(argv[1], BUFSIZE, NBUFS, flags, &callbacks, sizeof(struct header), sizeof(struct footer), 0);
-	if (channel_id < 0) {
-		fprintf(stderr, "tracer: %s: %s\n", argv[1], strerror(-channel_id));
-		return 1;
-	}
+	if (channel_id < 0)
+		errx(1, "%s: %s", argv[1], strerror(-channel_id));
 	n_events = atol(argv[2]);
 	for (size_t i = 0; i < N_THREADS; i++)
 		pthread_create(&threads[i], NULL, work, (void *)i);
