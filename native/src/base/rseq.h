@@ -71,4 +71,63 @@ static inline __attribute__((cold)) int relay_rseq_misplaced(uint32_t cpu)
  */
 #include RELAY_ARCH_RSEQ_H
 
+/* clang-format off */
+static inline enum relay_rseq_result relay_rseq_change(struct relay_latch *latch, const uint32_t *flags,
+                                                       const struct relay_tx *tx, uint32_t cpu)
+{
+	RELAY_RSEQ_SECTION(RELAY_TRANSACT,
+	    RELAY_INPUTS([latch] "r"(latch), [flags] "r"(flags), [tx] "r"(tx),
+	        [refuse] "i"(offsetof(struct relay_tx, refuse)),
+	        [expect_first] "i"(offsetof(struct relay_tx, expect_first)),
+	        [expect_second] "i"(offsetof(struct relay_tx, expect_second)),
+	        [new_first] "i"(offsetof(struct relay_tx, new_first)),
+	        [new_second] "i"(offsetof(struct relay_tx, new_second)), [store] "i"(offsetof(struct relay_tx, store))),
+	    RELAY_TRANSACT_CLOBBERS)
+}
+
+static inline enum relay_rseq_result relay_rseq_store_passed(struct relay_latch *latch, uint64_t expect, uint64_t next,
+                                                             uint64_t records, uint64_t *word, uint64_t passed, uint32_t cpu)
+{
+	uint64_t *second = &latch->second[!(expect >> 63)];
+	RELAY_RSEQ_SECTION(RELAY_PASS,
+	    RELAY_INPUTS([latch] "r"(latch), [expect] "r"(expect), [next] "r"(next), [second] "r"(second),
+	        [records] "r"(records), [word] "r"(word), [passed] "r"(passed)),
+	    RELAY_PASS_CLOBBERS)
+}
+
+static inline enum relay_rseq_result relay_rseq_ring_reserve(struct relay_ring_producer *producer,
+                                                             const struct relay_ring_put *put, uint64_t last,
+                                                             uint64_t new_last, uint32_t cpu)
+{
+	uint64_t expect = put->expect, next = put->next, header = put->header;
+	void *to = put->to;
+	RELAY_RSEQ_SECTION(RELAY_RING_CHECK RELAY_RING_NAME_CLAIM RELAY_RING_COMMIT,
+	    RELAY_INPUTS(RELAY_RING_INPUTS, [old] "r"(last), [new] "r"(new_last),
+	        [last] "i"(offsetof(struct relay_ring_producer, last))),
+	    RELAY_RING_NAME_CLAIM_CLOBBERS)
+}
+/* clang-format on */
+
+/* Order the caller's next stores after those of a section that was done. */
+static inline enum relay_rseq_result relay_rseq_before_stores(enum relay_rseq_result result)
+{
+	if (RELAY_RSEQ_IS_OVERTAKEN && result == RELAY_RSEQ_DONE)
+		__atomic_thread_fence(__ATOMIC_SEQ_CST);
+	return result;
+}
+
+/* The caller's next stores go into a sub-buffer that readers may still copy. */
+static inline enum relay_rseq_result relay_rseq_transact(struct relay_latch *latch, const uint32_t *flags,
+                                                         const struct relay_tx *tx, uint32_t cpu)
+{
+	return relay_rseq_before_stores(relay_rseq_change(latch, flags, tx, cpu));
+}
+
+/* The caller's next stores overwrite a record that a reader may still copy. */
+static inline enum relay_rseq_result relay_rseq_pass(struct relay_latch *latch, uint64_t expect, uint64_t next,
+                                                     uint64_t records, uint64_t *word, uint64_t passed, uint32_t cpu)
+{
+	return relay_rseq_before_stores(relay_rseq_store_passed(latch, expect, next, records, word, passed, cpu));
+}
+
 #endif

@@ -118,17 +118,29 @@ RELAY_INLINE uint32_t relay_rseq_cpu(void)
  *
  * The functions that copy a record are always inlined. Otherwise the compiler makes them one function, whose arguments
  * are passed in memory instead of registers, and a short record takes a fifth longer. There is a function for each group
- * of lengths that the compiler may know (RELAY_EACH_COPY).
+ * of lengths that the compiler may know (RELAY_KNOWN_COPIES).
  */
+
+/* A section's descriptor (struct rseq_cs): from label 1 to 2, with the abort handler 4. The `?` puts it, and the handler, into
+ * the group of the function, so that linkers which drop one of several copies of an inline function of C++ drop them, too. */
+#define RELAY_RSEQ_DESCRIPTOR            \
+	".pushsection __rseq_cs, \"aw?\"\n" \
+	".balign 32\n"                   \
+	"3: .long 0, 0\n"                \
+	".quad 1f, (2f - 1f), 4f\n"      \
+	".popsection\n"
+#define RELAY_RSEQ_INPUTS                                                                             \
+	[rseq] "r"(relay_rseq_area()), [cpu] "r"(cpu), [rseq_cs] "i"(offsetof(struct rseq, rseq_cs)), \
+	    [cpu_id] "i"(offsetof(struct rseq, cpu_id)), [signature] "i"(RSEQ_SIG)
 
 /* A section, which begins with the architecture's RELAY_RSEQ_ENTER and ends with its RELAY_RSEQ_LEAVE, and the return
  * statements of its function. */
-#define RELAY_RSEQ_SECTION(instructions, inputs, ...)                        \
-	__asm__ goto volatile(RELAY_RSEQ_ENTER instructions RELAY_RSEQ_LEAVE \
-	                      :                                              \
-	                      : RELAY_RSEQ_INPUTS, inputs                    \
-	                      : "memory", "cc", __VA_ARGS__                  \
-	                      : moved, refused, aborted);                    \
+#define RELAY_RSEQ_SECTION(instructions, inputs, ...)                                              \
+	__asm__ goto volatile(RELAY_RSEQ_DESCRIPTOR RELAY_RSEQ_ENTER instructions RELAY_RSEQ_LEAVE \
+	                      :                                                                    \
+	                      : RELAY_RSEQ_INPUTS, inputs                                          \
+	                      : "memory", "cc", __VA_ARGS__                                        \
+	                      : moved, refused, aborted);                                          \
 	RELAY_RSEQ_FORGET();                                                 \
 	return RELAY_RSEQ_DONE;                                              \
 moved:                                                                       \
@@ -147,6 +159,61 @@ aborted:                                                                     \
 #elif defined(__aarch64__)
 #include <relayfs/inline/rseq_aarch64.h>
 #endif
+
+/* clang-format off */
+
+/* The functions relay_rseq_record_COPY(), for each copy of the architecture: RELAY_ANY_COPY, RELAY_KNOWN_COPIES and
+ * RELAY_LONG_COPY. */
+#define RELAY_RECORD_SECTION(name, copy, ...)										\
+	RELAY_INLINE enum relay_rseq_result										\
+	relay_rseq_record_##name(struct relay_control *control, uint64_t expect, uint64_t next, void *to,		\
+	                         const void *from, uint64_t length, uint32_t cpu)					\
+	{														\
+		RELAY_RSEQ_SECTION(RELAY_RECORD_CHECK copy RELAY_RECORD_COMMIT, RELAY_INPUTS(RELAY_RECORD_INPUTS),	\
+		    __VA_ARGS__)											\
+	}
+RELAY_ANY_COPY(RELAY_RECORD_SECTION)
+RELAY_KNOWN_COPIES(RELAY_RECORD_SECTION)
+RELAY_LONG_COPY(RELAY_RECORD_SECTION)
+
+/* relay_rseq_stamped_COPY() */
+#define RELAY_STAMPED_SECTION(name, copy, ...)										\
+	RELAY_INLINE enum relay_rseq_result										\
+	relay_rseq_stamped_##name(struct relay_control *control, uint64_t expect, uint64_t next, void *to,		\
+	                          uint64_t stamp, const void *from, uint64_t length, uint32_t cpu)			\
+	{														\
+		RELAY_RSEQ_SECTION(RELAY_RECORD_CHECK RELAY_RECORD_STAMP copy RELAY_RECORD_COMMIT,			\
+		    RELAY_INPUTS(RELAY_RECORD_INPUTS, [stamp] "r"(stamp)), __VA_ARGS__)					\
+	}
+RELAY_ANY_COPY(RELAY_STAMPED_SECTION)
+RELAY_LONG_COPY(RELAY_STAMPED_SECTION)
+
+#define RELAY_RING_INPUTS												\
+	[producer] "r"(producer), [expect] "r"(expect), [next] "r"(next), [header] "r"(header),		\
+	    [to] "r"(to), [tail] "i"(offsetof(struct relay_ring_producer, tail)),					\
+	    [flags] "i"(offsetof(struct relay_ring_producer, flags)), [stopped] "i"(RELAY_STOPPED)
+
+/* relay_rseq_ring_COPY() */
+#define RELAY_RING_SECTION(name, copy, ...)										\
+	RELAY_INLINE enum relay_rseq_result										\
+	relay_rseq_ring_##name(struct relay_ring_producer *producer, const struct relay_ring_put *put,			\
+	                       const void *from, uint64_t length, uint32_t cpu)						\
+	{														\
+		uint64_t expect = put->expect, next = put->next, header = put->header;					\
+		void *to = put->to;											\
+		RELAY_RSEQ_SECTION(RELAY_RING_CHECK copy RELAY_RING_COMMIT,						\
+		    RELAY_INPUTS(RELAY_RING_INPUTS, [from] "r"(from), [length] RELAY_RING_LENGTH(length)),		\
+		    __VA_ARGS__)											\
+	}
+#define RELAY_RING_LENGTH(length) "r"(length)
+RELAY_ANY_COPY(RELAY_RING_SECTION)
+RELAY_KNOWN_COPIES(RELAY_RING_SECTION)
+/* x86-64 has not enough registers for the length of a long copy. */
+#undef RELAY_RING_LENGTH
+#define RELAY_RING_LENGTH(length) "m"(length)
+RELAY_LONG_COPY(RELAY_RING_SECTION)
+
+/* clang-format on */
 
 /* Call the function for `length`: of those without a branch, if the compiler knows the length. */
 #define RELAY_IS_KNOWN(length, least, most) (__builtin_constant_p(length) && (length) >= (least) && (length) <= (most))

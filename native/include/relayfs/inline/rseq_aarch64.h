@@ -13,13 +13,8 @@
 /* One instruction a line: */
 /* clang-format off */
 
-/* A section's descriptor (struct rseq_cs), its entry, and its abort handler behind the registered signature. */
+/* The entry of a section, and its abort handler behind the registered signature. */
 #define RELAY_RSEQ_ENTER                                                                                              \
-	".pushsection __rseq_cs, \"aw?\"\n"                                                                            \
-	".balign 32\n"                                                                                                 \
-	"3: .long 0, 0\n"                                                                                              \
-	".quad 1f, (2f - 1f), 4f\n"                                                                                    \
-	".popsection\n"                                                                                                \
 	"adrp x9, 3b\n"                                                                                                \
 	"add x9, x9, :lo12:3b\n"                                                                                       \
 	"str x9, [%[rseq], %[rseq_cs]]\n"                                                                              \
@@ -34,10 +29,6 @@
 	".inst 0xd428bc00\n"                                                                                           \
 	"4: b %l[aborted]\n"                                                                                           \
 	".popsection\n"
-
-#define RELAY_RSEQ_INPUTS                                                                                             \
-	[rseq] "r"(relay_rseq_area()), [cpu] "r"(cpu), [rseq_cs] "i"(offsetof(struct rseq, rseq_cs)),                  \
-	    [cpu_id] "i"(offsetof(struct rseq, cpu_id))
 
 /* Copy `length` bytes, any number of them. */
 #define RELAY_COPY													\
@@ -114,9 +105,9 @@
 
 #define RELAY_COPY_CLOBBERS "x9", "x10", "x11", "x12", "x13"
 
-/* COPY(name, instructions, clobbers ...): all copies. */
-#define RELAY_EACH_COPY(COPY)												\
-	COPY(any, RELAY_COPY, RELAY_COPY_CLOBBERS)									\
+/* COPY(name, instructions, clobbers ...): of any length, and of those that the compiler knows. */
+#define RELAY_ANY_COPY(COPY) COPY(any, RELAY_COPY, RELAY_COPY_CLOBBERS)
+#define RELAY_KNOWN_COPIES(COPY)											\
 	COPY(4, RELAY_COPY_4, RELAY_COPY_CLOBBERS)									\
 	COPY(8, RELAY_COPY_8, RELAY_COPY_CLOBBERS)									\
 	COPY(up_to_16, RELAY_COPY_UP_TO_16, RELAY_COPY_CLOBBERS)							\
@@ -125,30 +116,13 @@
 	COPY(up_to_64, RELAY_COPY_UP_TO_64, RELAY_COPY_CLOBBERS)							\
 	COPY(up_to_128, RELAY_COPY_UP_TO_128, RELAY_COPY_CLOBBERS)							\
 	COPY(up_to_256, RELAY_COPY_UP_TO_256, RELAY_COPY_CLOBBERS)
+#define RELAY_LONG_COPY(COPY)
 
 /* The function for all other lengths. */
 #define RELAY_COPIED_ANYHOW(call, length, ...) call##_any(__VA_ARGS__)
 
 /* The longest record that programs copy inline. */
 #define RELAY_INLINE_LENGTH_MAX UINT32_MAX
-
-#define RELAY_RECORD_SECTION(name, copy, ...)										\
-	RELAY_INLINE enum relay_rseq_result										\
-	relay_rseq_record_##name(struct relay_control *control, uint64_t expect, uint64_t next, void *to,		\
-	                         const void *from, uint64_t length, uint32_t cpu)					\
-	{														\
-		RELAY_RSEQ_SECTION(RELAY_RECORD_CHECK copy RELAY_RECORD_COMMIT, RELAY_INPUTS(RELAY_RECORD_INPUTS),	\
-		    __VA_ARGS__)											\
-	}
-RELAY_EACH_COPY(RELAY_RECORD_SECTION)
-
-RELAY_INLINE enum relay_rseq_result
-relay_rseq_stamped_any(struct relay_control *control, uint64_t expect, uint64_t next, void *to, uint64_t stamp,
-                       const void *from, uint64_t length, uint32_t cpu)
-{
-	RELAY_RSEQ_SECTION(RELAY_RECORD_CHECK RELAY_RECORD_STAMP RELAY_COPY RELAY_RECORD_COMMIT,
-	    RELAY_INPUTS(RELAY_RECORD_INPUTS, [stamp] "r"(stamp)), RELAY_COPY_CLOBBERS)
-}
 
 RELAY_INLINE enum relay_rseq_result relay_rseq_tally(struct relay_latch *latch, uint64_t length, uint32_t cpu)
 {
@@ -203,22 +177,5 @@ RELAY_INLINE enum relay_rseq_result relay_rseq_add(int64_t *word, int64_t delta,
 	"str x11, [x10, %[tail] + 8]\n"											\
 	"str %[next], [x10, %[tail]]\n"											\
 	"stlr %[next], [%[producer]]\n"
-
-#define RELAY_RING_INPUTS												\
-	[producer] "r"(producer), [expect] "r"(expect), [next] "r"(next), [header] "r"(header),		\
-	    [to] "r"(to), [tail] "i"(offsetof(struct relay_ring_producer, tail)),					\
-	    [flags] "i"(offsetof(struct relay_ring_producer, flags)), [stopped] "i"(RELAY_STOPPED)
-
-#define RELAY_RING_SECTION(name, copy, ...)										\
-	RELAY_INLINE enum relay_rseq_result										\
-	relay_rseq_ring_##name(struct relay_ring_producer *producer, const struct relay_ring_put *put,			\
-	                       const void *from, uint64_t length, uint32_t cpu)						\
-	{														\
-		uint64_t expect = put->expect, next = put->next, header = put->header;					\
-		void *to = put->to;											\
-		RELAY_RSEQ_SECTION(RELAY_RING_CHECK copy RELAY_RING_COMMIT,						\
-		    RELAY_INPUTS(RELAY_RING_INPUTS, [from] "r"(from), [length] "r"(length)), __VA_ARGS__)		\
-	}
-RELAY_EACH_COPY(RELAY_RING_SECTION)
 
 /* clang-format on */

@@ -13,15 +13,9 @@
 /* One instruction a line: */
 /* clang-format off */
 
-/* A section's descriptor (struct rseq_cs), its entry, and its abort handler behind the signature that glibc
- * registered: "ud1 0x53053053(%rip), %edi", so that disassemblers stay in step. The `?` puts both into the group of the
- * function, so that linkers which drop one of several copies of an inline function of C++ drop them, too. */
+/* The entry of a section, and its abort handler behind the signature that glibc registered: "ud1 0x53053053(%rip), %edi",
+ * so that disassemblers stay in step. */
 #define RELAY_RSEQ_ENTER                                                                                              \
-	".pushsection __rseq_cs, \"aw?\"\n"                                                                            \
-	".balign 32\n"                                                                                                 \
-	"3: .long 0, 0\n"                                                                                              \
-	".quad 1f, (2f - 1f), 4f\n"                                                                                    \
-	".popsection\n"                                                                                                \
 	"leaq 3b(%%rip), %%rax\n"                                                                                      \
 	"movq %%rax, %c[rseq_cs](%[rseq])\n"                                                                           \
 	"1:\n"                                                                                                         \
@@ -35,10 +29,6 @@
 	".long %c[signature]\n"                                                                                        \
 	"4: jmp %l[aborted]\n"                                                                                         \
 	".popsection\n"
-
-#define RELAY_RSEQ_INPUTS                                                                                             \
-	[rseq] "r"(relay_rseq_area()), [cpu] "r"(cpu), [rseq_cs] "i"(offsetof(struct rseq, rseq_cs)),                  \
-	    [cpu_id] "i"(offsetof(struct rseq, cpu_id)), [signature] "i"(RSEQ_SIG)
 
 /* Jump to `refused` if the buffer is stopped, to `moved` if head.first is not `expect`. */
 #define RELAY_RECORD_CHECK                                                                                            \
@@ -182,9 +172,9 @@ enum { RELAY_REP_MOVSB_BYTES = 768 };
 	RELAY_COPY_BLOCK("0", "") RELAY_COPY_BLOCK("64", "")                                                           \
 	RELAY_COPY_BLOCK("-128", RELAY_END) RELAY_COPY_BLOCK("-64", RELAY_END)
 
-/* COPY(name, instructions, clobbers ...): all copies in registers. */
-#define RELAY_EACH_COPY(COPY)												\
-	COPY(any, RELAY_COPY_SHORT, "rax", "rcx", "xmm0", "xmm1", "xmm2", "xmm3")					\
+/* COPY(name, instructions, clobbers ...): of any length, of those that the compiler knows, and of a long record. */
+#define RELAY_ANY_COPY(COPY) COPY(any, RELAY_COPY_SHORT, "rax", "rcx", "xmm0", "xmm1", "xmm2", "xmm3")
+#define RELAY_KNOWN_COPIES(COPY)											\
 	COPY(4, RELAY_COPY_4, "rax", "rcx")										\
 	COPY(8, RELAY_COPY_8, "rax", "rcx")										\
 	COPY(up_to_16, RELAY_COPY_UP_TO_16, "rax", "rcx")								\
@@ -193,7 +183,7 @@ enum { RELAY_REP_MOVSB_BYTES = 768 };
 	COPY(up_to_64, RELAY_COPY_UP_TO_64, "rax", "rcx", "xmm0", "xmm1", "xmm2", "xmm3")							\
 	COPY(up_to_128, RELAY_COPY_UP_TO_128, "rax", "rcx", "xmm0", "xmm1", "xmm2", "xmm3")							\
 	COPY(up_to_256, RELAY_COPY_UP_TO_256, "rax", "rcx", "xmm0", "xmm1", "xmm2", "xmm3")
-#define RELAY_COPY_LONG_CLOBBERS "rax", "rcx", "rsi", "rdi"
+#define RELAY_LONG_COPY(COPY) COPY(long, RELAY_COPY_LONG, "rax", "rcx", "rsi", "rdi")
 
 /* The function for all other lengths. */
 #define RELAY_COPIED_ANYHOW(call, length, ...)										\
@@ -201,28 +191,6 @@ enum { RELAY_REP_MOVSB_BYTES = 768 };
 
 /* The longest record that programs copy inline. */
 #define RELAY_INLINE_LENGTH_MAX (RELAY_REP_MOVSB_BYTES - 1)
-
-#define RELAY_RECORD_SECTION(name, copy, ...)										\
-	RELAY_INLINE enum relay_rseq_result										\
-	relay_rseq_record_##name(struct relay_control *control, uint64_t expect, uint64_t next, void *to,		\
-	                         const void *from, uint64_t length, uint32_t cpu)					\
-	{														\
-		RELAY_RSEQ_SECTION(RELAY_RECORD_CHECK copy RELAY_RECORD_COMMIT, RELAY_INPUTS(RELAY_RECORD_INPUTS),	\
-		    __VA_ARGS__)											\
-	}
-RELAY_EACH_COPY(RELAY_RECORD_SECTION)
-RELAY_RECORD_SECTION(long, RELAY_COPY_LONG, RELAY_COPY_LONG_CLOBBERS)
-
-#define RELAY_STAMPED_SECTION(name, copy, ...)										\
-	RELAY_INLINE enum relay_rseq_result										\
-	relay_rseq_stamped_##name(struct relay_control *control, uint64_t expect, uint64_t next, void *to,		\
-	                          uint64_t stamp, const void *from, uint64_t length, uint32_t cpu)			\
-	{														\
-		RELAY_RSEQ_SECTION(RELAY_RECORD_CHECK RELAY_RECORD_STAMP copy RELAY_RECORD_COMMIT,			\
-		    RELAY_INPUTS(RELAY_RECORD_INPUTS, [stamp] "r"(stamp)), __VA_ARGS__)					\
-	}
-RELAY_STAMPED_SECTION(any, RELAY_COPY_SHORT, "rax", "rcx", "xmm0", "xmm1", "xmm2", "xmm3")
-RELAY_STAMPED_SECTION(long, RELAY_COPY_LONG, RELAY_COPY_LONG_CLOBBERS)
 
 RELAY_INLINE enum relay_rseq_result relay_rseq_tally(struct relay_latch *latch, uint64_t length, uint32_t cpu)
 {
@@ -271,28 +239,5 @@ RELAY_INLINE enum relay_rseq_result relay_rseq_add(int64_t *word, int64_t delta,
 	"movq %%rcx, %c[tail] + 8(%[producer], %%rax)\n"								\
 	"movq %[next], %c[tail](%[producer], %%rax)\n"									\
 	"movq %[next], (%[producer])\n"
-
-#define RELAY_RING_INPUTS												\
-	[producer] "r"(producer), [expect] "r"(expect), [next] "r"(next), [header] "r"(header),		\
-	    [to] "r"(to), [tail] "i"(offsetof(struct relay_ring_producer, tail)),					\
-	    [flags] "i"(offsetof(struct relay_ring_producer, flags)), [stopped] "i"(RELAY_STOPPED)
-
-#define RELAY_RING_SECTION(name, copy, ...)										\
-	RELAY_INLINE enum relay_rseq_result										\
-	relay_rseq_ring_##name(struct relay_ring_producer *producer, const struct relay_ring_put *put,			\
-	                       const void *from, uint64_t length, uint32_t cpu)						\
-	{														\
-		uint64_t expect = put->expect, next = put->next, header = put->header;					\
-		void *to = put->to;											\
-		RELAY_RSEQ_SECTION(RELAY_RING_CHECK copy RELAY_RING_COMMIT,						\
-		    RELAY_INPUTS(RELAY_RING_INPUTS, [from] "r"(from), [length] RELAY_RING_LENGTH(length)),		\
-		    __VA_ARGS__)											\
-	}
-#define RELAY_RING_LENGTH(length) "r"(length)
-RELAY_EACH_COPY(RELAY_RING_SECTION)
-/* There are not enough registers for the length of a long copy. */
-#undef RELAY_RING_LENGTH
-#define RELAY_RING_LENGTH(length) "m"(length)
-RELAY_RING_SECTION(long, RELAY_COPY_LONG, RELAY_COPY_LONG_CLOBBERS)
 
 /* clang-format on */
