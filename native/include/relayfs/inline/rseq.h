@@ -123,11 +123,11 @@ RELAY_INLINE uint32_t relay_rseq_cpu(void)
 
 /* A section's descriptor (struct rseq_cs): from label 1 to 2, with the abort handler 4. The `?` puts it, and the handler, into
  * the group of the function, so that linkers which drop one of several copies of an inline function of C++ drop them, too. */
-#define RELAY_RSEQ_DESCRIPTOR            \
+#define RELAY_RSEQ_DESCRIPTOR               \
 	".pushsection __rseq_cs, \"aw?\"\n" \
-	".balign 32\n"                   \
-	"3: .long 0, 0\n"                \
-	".quad 1f, (2f - 1f), 4f\n"      \
+	".balign 32\n"                      \
+	"3: .long 0, 0\n"                   \
+	".quad 1f, (2f - 1f), 4f\n"         \
 	".popsection\n"
 #define RELAY_RSEQ_INPUTS                                                                             \
 	[rseq] "r"(relay_rseq_area()), [cpu] "r"(cpu), [rseq_cs] "i"(offsetof(struct rseq, rseq_cs)), \
@@ -141,16 +141,16 @@ RELAY_INLINE uint32_t relay_rseq_cpu(void)
 	                      : RELAY_RSEQ_INPUTS, inputs                                          \
 	                      : "memory", "cc", __VA_ARGS__                                        \
 	                      : moved, refused, aborted);                                          \
-	RELAY_RSEQ_FORGET();                                                 \
-	return RELAY_RSEQ_DONE;                                              \
-moved:                                                                       \
-	RELAY_RSEQ_FORGET();                                                 \
-	return RELAY_RSEQ_MOVED;                                             \
-refused:                                                                     \
-	RELAY_RSEQ_FORGET();                                                 \
-	return RELAY_RSEQ_STOPPED;                                           \
-aborted:                                                                     \
-	RELAY_RSEQ_FORGET();                                                 \
+	RELAY_RSEQ_FORGET();                                                                       \
+	return RELAY_RSEQ_DONE;                                                                    \
+moved:                                                                                             \
+	RELAY_RSEQ_FORGET();                                                                       \
+	return RELAY_RSEQ_MOVED;                                                                   \
+refused:                                                                                           \
+	RELAY_RSEQ_FORGET();                                                                       \
+	return RELAY_RSEQ_STOPPED;                                                                 \
+aborted:                                                                                           \
+	RELAY_RSEQ_FORGET();                                                                       \
 	return RELAY_RSEQ_ABORTED;
 #define RELAY_INPUTS(...) __VA_ARGS__
 
