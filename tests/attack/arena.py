@@ -13,28 +13,25 @@ lose anything. Everything random follows from the seed, which is printed.
 import os
 import random
 import re
-import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, field
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 
-from babeltrace import babeltrace, lost
+from attack.neighbours import Neighbours
+from attack.programs import PYTHON_PAUSE_S, TOOL_PAUSE_S, Helper, Reader, Tool, tell_to_end
 from build import compile_c
 from making import Maker
 from mapping import why_unprotected
-from mounts import DEADLINE_S, NOBODY, Mount, wait_until
+from mounts import DEADLINE_S, NOBODY, Mount
 from stress import is_long
-from traced import Ledger, environment_of, program, relayctl, start_trace
-from tracing import finish, recording
-from traffic import Stream, append, lines, some_cpu
+from traced import environment_of, relayctl
+from traffic import append, some_cpu
 
 HERE = Path(__file__).parent
-HONEST = 60_002
 # Who floods files of commands: not the owner of what the others attack, who could remove it.
 FLOODER = 60_003
 # What it tries to make among the victims.
@@ -44,34 +41,16 @@ ROUND_S = 600.0 if is_long() else 4.0
 N_ROUNDS = 3 if is_long() else 1
 # How often there is something new to spoil.
 RENEW_S = 0.4
-# How long tools rest. Those in Python rest longer: their starts would take as much of the machine as the attack.
-TOOL_PAUSE_S = 0.1
-PYTHON_PAUSE_S = 1.0
 # How much memory the server needs at most is known when the attack has shown it everything there is: after this part.
 WARM_UP = 1 / 2
 GROWTH_MAX = 1.1
 # In a short round the server still gets what it needs once: threads, caches, what Python keeps for later.
 GROWTH_ONCE_KB = 0 if is_long() else 8192
-# How many of the neighbour's events may be lost, all of them counted.
-LOST_MAX = 1 / 200
 STAT_P99_US = 100_000
 # Where the machine is so busy that a server is slow that nobody attacks, it may be this much slower.
 STAT_RATIO = 3
 CALM_S = 0.5
 HIGHEST = -20
-
-RING_PRODUCER = """
-import os, select, sys, time
-from relayfs_fuse import Ring
-
-n = 0
-with Ring(sys.argv[1]) as ring:
-    while not select.select([0], [], [], 0.01)[0]:
-        for _ in range(20):
-            ring.output(b"line %08d ................" % n)
-            n += 1
-print(n)
-"""
 
 
 def choose_seed() -> int:
@@ -93,244 +72,6 @@ def prefer(pid: int) -> None:
         os.setpriority(os.PRIO_PROCESS, int(task), HIGHEST)
     with suppress(FileNotFoundError):  # the kernel has no such groups
         Path(f"/proc/{pid}/autogroup").write_text(str(HIGHEST))
-
-
-def as_user(user: int | None) -> dict[str, object]:
-    return {"user": user, "group": user, "extra_groups": None if user is None else []}
-
-
-class Helper:
-    """A program that works until its input ends, and then says what it did."""
-
-    def __init__(
-        self,
-        name: str,
-        command: Sequence[str | Path],
-        user: int | None,
-        environment: dict[str, str],
-        own_session: bool = False,
-    ) -> None:
-        self.name = name
-        self.process = subprocess.Popen(
-            list(map(str, command)), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-            cwd="/", env=environment, start_new_session=own_session, **as_user(user),
-        )  # fmt: skip
-
-    def wait_ready(self, word: str) -> None:
-        assert self.process.stdout is not None
-        line = self.process.stdout.readline().strip()
-        if line != word:
-            _, err = self.process.communicate()
-            raise AssertionError(f"{self.name}: {line!r} {err!r}")
-
-    def tell_to_end(self) -> None:
-        """End its input, and do not wait."""
-        if self.process.stdin is not None:
-            self.process.stdin.close()
-            self.process.stdin = None  # otherwise communicate() would flush it
-
-    def finish(self) -> str:
-        """End it in order; a program that was killed, or stands still, is a victim."""
-        self.tell_to_end()
-        try:
-            out, err = self.process.communicate(timeout=DEADLINE_S)
-        except subprocess.TimeoutExpired:
-            raise AssertionError(f"{self.name} stands still: {_where(self.process.pid)}") from None
-        assert self.process.returncode == 0, f"{self.name}: status {self.process.returncode}: {err}{out}"
-        return out
-
-    def kill(self) -> None:
-        if self.process.poll() is None:
-            self.process.kill()
-        with suppress(ValueError):
-            self.process.communicate()
-
-
-def tell_to_end(helpers: Sequence[Helper]) -> None:
-    """Let all of them end at once: those that are waited for last would work on meanwhile."""
-    for helper in helpers:
-        helper.tell_to_end()
-
-
-def _where(pid: int) -> str:
-    """Tell where a process sleeps."""
-    with suppress(OSError):
-        return f"{Path(f'/proc/{pid}/syscall').read_text()}{Path(f'/proc/{pid}/wchan').read_text()}"
-    return "it has gone"
-
-
-class Tool:
-    """A command that is run over and over; each run must end by itself, and well."""
-
-    def __init__(
-        self,
-        command: Sequence[str | Path],
-        environment: dict[str, str],
-        complaints: str = "",
-        pause_s: float = PYTHON_PAUSE_S,
-    ) -> None:
-        self.command = list(map(str, command))
-        self._pause_s = pause_s
-        self._environment = environment
-        self._complaints = complaints
-        self.runs = 0
-        self.failures: list[str] = []
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._loop, daemon=True)
-        self._thread.start()
-
-    def _loop(self) -> None:
-        while not self._stop.is_set():
-            self._run()
-            self.runs += 1
-            self._stop.wait(self._pause_s)
-
-    def _run(self) -> None:
-        process = subprocess.Popen(
-            self.command,
-            env=self._environment,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-            cwd="/",
-            errors="surrogateescape",
-        )
-        try:
-            _, err = process.communicate(timeout=DEADLINE_S)
-        except subprocess.TimeoutExpired:
-            where = _where(process.pid)
-            process.kill()
-            process.communicate()
-            self.failures.append(f"{self.command} stands still: {where}")
-            return
-        strange = [line for line in err.splitlines() if not (self._complaints and re.search(self._complaints, line))]
-        if process.returncode < 0 or strange:
-            self.failures.append(f"{self.command}: status {process.returncode}: {err}")
-
-    def tell_to_end(self) -> None:
-        """Let the run that goes on be the last, and do not wait."""
-        self._stop.set()
-
-    def finish(self) -> None:
-        self.tell_to_end()
-        self._thread.join()
-        assert not self.failures, f"{len(self.failures)} of {self.runs}: {self.failures[0]}"
-        assert self.runs > 0
-
-
-@dataclass
-class Neighbours:
-    """Honest users of the same mount: a stream, a ring, a traced program that is recorded."""
-
-    mount: Mount
-    directory: Path
-    processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
-    stack: ExitStack = field(default_factory=ExitStack)
-
-    def start(self) -> None:
-        mount = self.mount
-        self.stream = Stream(mount, "neighbour/cpu")
-        mount.create("neighbour/cpu", f"uid={HONEST} gid={HONEST} perm=0600 subbuf_size=64K n_subbufs=64")
-        mount.create(
-            "neighbour/ring",
-            f"type=ring buffers=single framing=line read=wait uid={HONEST} gid={HONEST} perm=0600 size=1M",
-        )
-        self.stream.start(user=HONEST)
-        self._read(["tail", "-c", "+1", "-f", "-s", "0.05", self.stream.file], "stream")
-        self._read(["cat", mount.path / "neighbour/ring"], "ring")
-        self.ring = Helper("the ring's producer", [sys.executable, "-c", RING_PRODUCER, mount.path / "neighbour/ring"],
-                           HONEST, environment_of(mount))  # fmt: skip
-        start_trace(mount, "t", "subbuf_size=64K n_subbufs=16")
-        self.out = self.directory / "out"
-        self.recorder = self.stack.enter_context(recording("t", "-m", mount.path, "-o", self.out))
-        self.ledger = Ledger(self.directory / "ledger")
-        self.traced = Maker(environment_of(mount), None, [program("traced"), self.ledger.path])
-        self.traced.start("flood 10 10000")
-        wait_until(lambda: any(self.out.rglob("cpu*")), "the neighbour's program is recorded")
-
-    def _read(self, command: Sequence[str | Path], name: str) -> None:
-        with (self.directory / name).open("wb") as out:
-            self.processes.append(subprocess.Popen(list(map(str, command)), stdout=out, cwd="/", **as_user(HONEST)))
-
-    def _read_so_far(self, name: str) -> bytes:
-        return (self.directory / name).read_bytes()
-
-    def judge_stream(self) -> None:
-        """Everything that was written has been read, once and in order."""
-        n = self.stream.finish()
-        assert n > 0
-        wait_until(lambda: len(self._read_so_far("stream")) >= len(lines(n)), "the neighbour's reader has read all")
-        assert self._read_so_far("stream") == lines(n), "the neighbour's stream is not what was written"
-        tail, _ = self.processes
-        assert tail.poll() is None
-        tail.terminate()
-        assert tail.wait(DEADLINE_S) == -signal.SIGTERM
-
-    def judge_ring(self) -> None:
-        """Everything that was written has been read, once and in order."""
-        _, cat = self.processes
-        n = int(self.ring.finish())
-        assert n > 0
-        self.mount.command("remove neighbour/ring")
-        assert cat.wait(DEADLINE_S) == 0
-        assert self._read_so_far("ring") == lines(n), "the neighbour's ring is not what was written"
-
-    def judge_traced(self) -> None:
-        assert self.traced.process.poll() is None, "the honest traced program has ended"
-
-    def judge_trace(self) -> None:
-        """Each event has been recorded, or is counted as lost."""
-        self.traced.kill()
-        written = self.ledger.written
-        self.mount.command("trace stop t")
-        assert self.recorder.poll() is None, f"the recorder has ended: {self.recorder.communicate()}"
-        said = finish(self.recorder)
-        # The whole recording can be read, whoever else is in it. The kill may have come before the ledger said so.
-        pid = self.traced.process.pid
-        numbers = babeltrace(self.out).by_pid()[pid]
-        assert numbers == sorted(set(numbers) & set(range(written + 1))), "the neighbour's recording has other events"
-        missing = sorted(set(range(written)) - set(numbers))
-        # An event does not wait for the recorder, which may be kept from running while it begins a sub-buffer.
-        counted = lost(self.out / f"traced-{pid}")
-        assert len(missing) == counted <= written * LOST_MAX, (
-            f"the neighbour's recording lacks {len(missing)} events and counts {counted}: {missing[:20]}, {said}"
-        )
-
-    def kill(self) -> None:
-        self.stream.kill()
-        for process in self.processes:
-            process.kill()
-            process.wait()
-        for each in ("ring", "traced"):
-            if hasattr(self, each):
-                getattr(self, each).kill()
-        self.stack.close()
-
-
-class Reader:
-    """A program that reads an attacker's file, as long as there is something; its end is no reason to stop."""
-
-    def __init__(self, command: list[str]) -> None:
-        self._command = command
-        self._start()
-
-    def _start(self) -> None:
-        self.process = subprocess.Popen(
-            self._command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd="/", stdin=subprocess.DEVNULL
-        )
-
-    def _check(self, *statuses: int) -> None:
-        assert self.process.returncode in statuses, f"{self._command}: {self.process.returncode}"
-
-    def start_again(self) -> None:
-        if self.process.poll() is not None:
-            self._check(0, 1)
-            self._start()
-
-    def finish(self) -> None:
-        self.process.terminate()
-        self.process.wait(DEADLINE_S)
-        self._check(0, 1, -signal.SIGTERM)
 
 
 @dataclass

@@ -8,7 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from attack.arena import GROWTH_ONCE_KB, HIGHEST, STAT_P99_US, STAT_RATIO, Arena, Helper, Reader, Tool, Victim
+from attack.arena import GROWTH_ONCE_KB, HIGHEST, STAT_P99_US, STAT_RATIO, Arena, Victim
+from attack.programs import Helper, Reader, Tool
 from mounts import DEADLINE_S, wait_until
 from traced import Ledger
 from tracing import finish

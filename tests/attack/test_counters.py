@@ -7,7 +7,9 @@ are flooded with garbage, and with commands.
 import sys
 from collections.abc import Callable
 
-from attack.arena import HONEST, ROUND_S, Arena, Helper
+from attack.arena import ROUND_S, Arena
+from attack.neighbours import HONEST
+from attack.programs import Helper
 from attack.test_buffers import ROUNDS, STRESS
 from mounts import NOBODY, wait_until
 

@@ -4,7 +4,8 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from attack.arena import ROUND_S, Arena, Helper
+from attack.arena import ROUND_S, Arena
+from attack.programs import Helper
 from attack.test_buffers import ROUNDS, STRESS
 from making import Maker
 from mounts import NOBODY, Mount, wait_until
