@@ -2,6 +2,7 @@
 /* The zero-copy reader of one relay file: relay_consume_begin() and _end() with waiting. */
 #define _GNU_SOURCE
 #include "base/futex.h"
+#include "base/pace.h"
 #include "buffer/open.h"
 #include "buffer/timed.h"
 #include "store/place.h"
@@ -20,6 +21,7 @@ struct relay_reader {
 	struct rchan_buf buf;
 	struct relay_remote_reader *remote; /* for read(2) on the relay file; NULL: the memory is mapped */
 	uint64_t time;                      /* of the last piece */
+	struct relay_pace pace;
 };
 
 static int open_buffer(struct relay_reader *reader, const char *relay_file)
@@ -95,6 +97,11 @@ static int rest(struct relay_reader *reader, int busy, int64_t ms)
 		return relay_remote_reader_wait(reader->remote, (int)(ms < LOOK_AGAIN_MS ? ms : LOOK_AGAIN_MS));
 	if (busy)
 		return nanosleep(&(struct timespec){.tv_nsec = BUSY_MS * 1000000l}, NULL) ? -EINTR : 0;
+	/* Relaxed: a position that is out of date only changes how the time passes. */
+	uint64_t consumed = relay_pos_most_bytes(buf, __atomic_load_n(&buf->control->consumed, __ATOMIC_RELAXED));
+	int passed = relay_pace(&reader->pace, consumed, buf->n_subbufs * buf->subbuf_size);
+	if (passed)
+		return passed < 0 ? passed : 0;
 	relay_buf_arm(buf, RELAY_ARM_RECORD, &seq);
 	if (relay_buf_state(buf) & (RELAY_HAS_DATA | RELAY_IS_CLOSED | RELAY_IS_DAMAGED | RELAY_LOOK_AGAIN))
 		return 0;

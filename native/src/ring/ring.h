@@ -8,6 +8,7 @@
 #include "base/claim_table.h"
 #include "base/damage.h"
 #include "base/mapping.h"
+#include "base/pace.h"
 
 #include <relayfs/inline/ring.h>
 #include <relayfs/ring_layout.h>
@@ -49,6 +50,8 @@ struct relay_ring {
 	bool is_empty_known;
 	uint64_t empty_from;
 	struct relay_ring_counts empty;
+
+	struct relay_pace pace; /* of relay_ring_wait() with this ring as the first */
 
 	struct relay_ring_remote *remote; /* see ring/remote.h; NULL: the ring is mapped */
 };

@@ -52,6 +52,15 @@ static bool is_any_remote(struct relay_ring *const *rings, size_t n)
 	return false;
 }
 
+/* relay_pace() of the first ring, for what all have consumed together. */
+static int pace(struct relay_ring *const *rings, size_t n)
+{
+	uint64_t consumed = 0;
+	for (size_t i = 0; i < n; i++)
+		consumed += relay_ring_consumed(rings[i]);
+	return relay_pace(&rings[0]->pace, consumed, rings[0]->size);
+}
+
 /* Sleep for `ms` at most; seqs: the results of relay_ring_arm() for the rings. Returns 0 or -EINTR. */
 static int sleep_a_while(struct relay_ring *const *rings, const uint32_t *seqs, size_t n, int ms)
 {
@@ -73,12 +82,17 @@ int relay_ring_wait(struct relay_ring *const *rings, size_t n, int timeout_ms)
 		int64_t left = timeout_ms < 0 ? LOOK_AGAIN_MS : until - relay_now_ms();
 		if (left <= 0)
 			return 0;
+		int err = is_any_remote(rings, n) ? 0 : pace(rings, n);
+		if (err < 0)
+			return err;
+		if (err)
+			continue;
 		for (size_t i = 0; i < n; i++)
 			seqs[i] = relay_ring_arm(rings[i]);
 		if (is_any_ready(rings, n))
 			break;
 		int most = longest_sleep_ms(rings, n);
-		int err = sleep_a_while(rings, seqs, n, left < most ? (int)left : most);
+		err = sleep_a_while(rings, seqs, n, left < most ? (int)left : most);
 		if (err)
 			return err;
 	}

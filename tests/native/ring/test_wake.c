@@ -188,6 +188,53 @@ TEST(a_signal_ends_a_wait)
 	CHECK_EQ((intptr_t)result, -EINTR);
 }
 
+static int count(void *n, const void *data, size_t length)
+{
+	(void)data;
+	(void)length;
+	return ++*(unsigned *)n, 0;
+}
+
+enum { N_RECORDS = 20000 };
+
+static void *read_all(void *opened)
+{
+	struct relay_ring *ring = opened;
+	unsigned n = 0;
+
+	while (n < N_RECORDS) {
+		CHECK_EQ(relay_ring_wait(&ring, 1, -1), 1);
+		CHECK(relay_ring_consume(ring, count, &n, 0) >= 0);
+	}
+	return NULL;
+}
+
+static int64_t now_us(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return now.tv_sec * 1000000ll + now.tv_nsec / 1000;
+}
+
+TEST(a_producer_of_many_records_wakes_a_sleeper_2000_times_a_second_at_most)
+{
+	AUTOPTR(relay_ring) ring = make_ring(1 << 20, 0);
+	uint32_t before = relay_ring_wake_seq(ring);
+	pthread_t thread;
+	int64_t start = now_us();
+	int i;
+
+	CHECK_EQ(pthread_create(&thread, NULL, read_all, ring), 0);
+	for (i = 0; i < N_RECORDS; i++) {
+		CHECK_EQ(output_letters(ring, 'a', 5, 0), 0);
+		/* The reader finds this record alone, if it has a CPU. */
+		sched_yield();
+	}
+	CHECK_EQ(pthread_join(thread, NULL), 0);
+	CHECK(relay_ring_wake_seq(ring) - before <= 1 + (now_us() - start) / 500);
+}
+
 /* --- stopping --- */
 
 TEST(a_disabled_ring_refuses_and_counts)

@@ -1,0 +1,61 @@
+"""Measure what flows from one process to another on two CPUs, nothing lost, next to a pipe.
+
+    ./dev bench flow [ROUNDS]
+
+One buffer of 2 MiB, records of 64 and 4096 bytes; a reader that spins, and one that sleeps when it finds nothing. Megabytes a
+second, and wake-ups a second: system calls that the writer makes for the reader. The status is 1 if a promised ratio is
+missed twice.
+"""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from support import Limit, Mount, Samples, compiled, judge, mounted
+
+ROUNDS = 5
+SECONDS = 0.5
+LIMITS = [
+    limit
+    for length in (64, 4096)
+    for limit in (
+        Limit(f"{length} bytes, the reader sleeps: times spins", f"sleeps-{length}", f"spins-{length}", least=0.9),
+        Limit(f"{length} bytes, ring, sleeps: times spins", f"ring-sleeps-{length}", f"ring-spins-{length}", least=0.9),
+        Limit(f"{length} bytes, the reader sleeps: times a pipe", f"sleeps-{length}", f"pipe-{length}", least=5),
+        Limit(f"{length} bytes, the reader sleeps: wake-ups a second", f"sleeps-{length}-wakeups", most=2000),
+        Limit(f"{length} bytes, ring, sleeps: wake-ups a second", f"ring-sleeps-{length}-wakeups", most=2000),
+    )
+]
+
+
+def measure(program: Path, mount: Mount, rounds: int, cpus: list[int]) -> Samples:
+    """Alternate, so that what disturbs the machine disturbs all alike."""
+    command: list[str | Path] = [program, str(SECONDS), str(cpus[0]), str(cpus[1])]
+    command += [mount.path / "bench/flow", mount.store / "bench/flow/mem0", mount.path / "bench/ring"]
+    samples = Samples()
+    for _ in range(rounds):
+        done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
+        for line in done.stdout.splitlines():
+            name, value, records, wakeups = line.split()
+            samples.add(name, float(value), records=int(records))
+            if "sleeps" in name:
+                samples.add(f"{name}-wakeups", float(wakeups))
+    return samples
+
+
+def main() -> int:
+    """Make the channels, measure, judge."""
+    rounds = int(sys.argv[1]) if len(sys.argv) > 1 else ROUNDS
+    cpus = sorted(os.sched_getaffinity(0))[:2]
+    if len(cpus) < 2:
+        print("one CPU only: nothing flows from one to another")
+        return 0
+    with compiled("bench_flow.c") as program, mounted() as mount:
+        mount.create("bench/flow", "buffers=single subbuf_size=256K n_subbufs=8")
+        mount.create("bench/ring", "type=ring size=2M")
+        return judge(lambda: measure(program, mount, rounds, cpus), LIMITS, "MB/s; *-wakeups: a second")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,33 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * How often readers have producers wake them. A wake-up costs its producer a system call, so a reader that finds nothing arms
+ * the wake-up (base/arm.h) at most once in RELAY_ARM_EVERY_US. Until then it looks again by itself: so a producer of more
+ * records than 2,000 a second makes no more than 2,000 system calls a second, and a reader sees a record at most
+ * RELAY_NAP_US and the time to get a CPU later.
+ */
+#ifndef RELAYFS_BASE_PACE_H
+#define RELAYFS_BASE_PACE_H
+
+#include <stdint.h>
+
+enum { RELAY_ARM_EVERY_US = 500, RELAY_NAP_US = 100 };
+
+/* Of one reader. All 0: it has neither slept nor napped. */
+struct relay_pace {
+	int64_t armed_us;   /* CLOCK_MONOTONIC when the wake-up was armed last */
+	uint64_t napped_at; /* up to where it had consumed when it last slept or napped */
+	uint64_t seen_at;   /* up to where it had consumed at the last call */
+	uint32_t n_yielded; /* times that it has given up its CPU there */
+};
+
+/*
+ * Called by a reader that has found nothing.
+ *
+ * position  bytes that it has consumed
+ * size      of the buffer in bytes
+ *
+ * Returns 1: some time has passed, look again. 0: arm the wake-up, look once more and sleep. -EINTR: a signal was caught.
+ */
+int relay_pace(struct relay_pace *pace, uint64_t position, uint64_t size);
+
+#endif
