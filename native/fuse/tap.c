@@ -20,6 +20,8 @@
  */
 #define _GNU_SOURCE
 #define FUSE_USE_VERSION 314
+#include "handover.h"
+#include "protocol.h"
 #include "replies.h"
 #include "tap.h"
 
@@ -29,7 +31,6 @@
 #include <errno.h>
 #include <fuse3/fuse_lowlevel.h>
 #include <linux/capability.h>
-#include <linux/fuse.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
@@ -37,35 +38,6 @@
 #include <sys/syscall.h>
 #include <sys/uio.h>
 #include <unistd.h>
-
-/* Definitions of FUSE protocol 7.40, for older headers. The running kernel says in INIT what it has. */
-#define TAP_PASSTHROUGH_FLAG2 (1u << 5) /* FUSE_PASSTHROUGH is bit 37, the 5th of the second word */
-#define TAP_FOPEN_PASSTHROUGH (1u << 7)
-#define TAP_BACKING_OPEN _IOW(229, 1, struct tap_backing_map)
-#define TAP_BACKING_CLOSE _IOW(229, 2, uint32_t)
-
-struct tap_backing_map {
-	int32_t fd;
-	uint32_t flags;
-	uint64_t padding;
-};
-
-/* struct fuse_init_out up to max_stack_depth, which older headers lack. */
-struct tap_init_out {
-	uint32_t major, minor, max_readahead, flags;
-	uint16_t max_background, congestion_threshold;
-	uint32_t max_write, time_gran;
-	uint16_t max_pages, map_alignment;
-	uint32_t flags2;
-	uint32_t max_stack_depth;
-};
-
-/* struct fuse_open_out, in which older headers have padding in place of backing_id. */
-struct tap_open_out {
-	uint64_t fh;
-	uint32_t open_flags;
-	int32_t backing_id;
-};
 
 enum {
 	TAP_IOV_MAX = 1024,      /* pieces of one writev(2); the first is the header */
@@ -167,6 +139,9 @@ static void note_request(const struct fuse_in_header *in, size_t length)
 		tap.request.file_flags = ((const struct fuse_write_in *)body)->flags;
 	} else if (in->opcode == FUSE_GETATTR && length >= sizeof(struct fuse_getattr_in)) {
 		tap.request.io_flags = ((const struct fuse_getattr_in *)body)->getattr_flags;
+	} else if (in->opcode == FUSE_POLL && length >= sizeof(struct fuse_poll_in)) {
+		const struct fuse_poll_in *poll = body;
+		tap.request.poll_handle = poll->flags & FUSE_POLL_SCHEDULE_NOTIFY ? poll->kh : 0;
 	} else if (in->opcode == FUSE_IOCTL && length >= sizeof(struct fuse_ioctl_in)) {
 		if (((const struct fuse_ioctl_in *)body)->cmd == TCGETS && terminals.n < TAP_TERMINALS_MAX)
 			terminals.fh[terminals.n++] = ((const struct fuse_ioctl_in *)body)->fh;
@@ -178,13 +153,16 @@ static void note_request(const struct fuse_in_header *in, size_t length)
 		tap.offered2 = tap.offered & FUSE_INIT_EXT ? ((const struct fuse_init_in *)body)->flags2 : 0;
 		reply.kind = TAP_REPLY_INIT;
 		reply.unique = in->unique;
+		relay_handover_keep_init(in, sizeof(*in) + length);
 	}
 }
 
 static ssize_t tap_read(int fd, void *message, size_t room, void *userdata)
 {
-	ssize_t length = read(fd, message, room);
+	ssize_t length = relay_handover_replay_init(message, room);
 	(void)userdata;
+	if (!length)
+		length = read(fd, message, room);
 	if (length >= (ssize_t)sizeof(struct fuse_in_header))
 		note_request(message, (size_t)length);
 	return length;
@@ -279,6 +257,8 @@ static ssize_t tap_writev(int fd, struct iovec *iov, int count, void *userdata)
 	}
 	if (unique && reply.kind == TAP_REPLY_READ && unique == reply.unique)
 		sent = send_read(fd, iov);
+	else if (unique && relay_handover_is_answered(unique))
+		sent = out->len; /* an earlier server has answered this FUSE_INIT */
 	else
 		sent = writev(fd, iov, count);
 	/* ENOENT: the request was aborted, so the kernel no longer waits for this reply. That is not an error. */
@@ -438,6 +418,11 @@ ssize_t relay_tap_peek(struct rchan_buf *buf, uint64_t skip, size_t max_bytes, v
 
 /* ------------------------------------------------------------------ session */
 
+int relay_tap_session_fd(void)
+{
+	return tap.session_fd;
+}
+
 int relay_tap_interrupt_fd(void)
 {
 	return tap.interrupt_fd;
@@ -466,6 +451,22 @@ void relay_tap_backing_close(int backing)
 	ioctl(tap.session_fd, TAP_BACKING_CLOSE, &id);
 }
 
+/* Have libfuse exchange its messages through this file, on the descriptor of /dev/fuse that an earlier server had, and
+ * begin the session with the FUSE_INIT that the kernel sent to the first server. */
+static int take_over(struct fuse_session *se, const struct fuse_custom_io *io, int fd)
+{
+	struct fuse_buf message = {0};
+	int result = fuse_session_custom_io(se, io, fd);
+	if (result)
+		return result;
+	tap.session_fd = fd;
+	result = fuse_session_receive_buf(se, &message);
+	if (result > 0)
+		fuse_session_process_buf(se, &message);
+	free(message.mem);
+	return result > 0 ? 0 : -1;
+}
+
 int fuse_session_mount(struct fuse_session *se, const char *mountpoint)
 {
 	static const struct fuse_custom_io io = {.read = tap_read, .writev = tap_writev};
@@ -480,6 +481,8 @@ int fuse_session_mount(struct fuse_session *se, const char *mountpoint)
 	tap.interrupt_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
 	if (tap.interrupt_fd < 0)
 		return -1;
+	if (relay_handover_fd() >= 0)
+		return take_over(se, &io, relay_handover_fd());
 	result = mount(se, mountpoint);
 	if (result)
 		return result;

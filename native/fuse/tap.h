@@ -17,11 +17,12 @@ struct fuse_session;
 /* The members of the request that libfuse has read last. */
 struct relay_tap_request {
 	uint64_t unique;
-	uint32_t opcode;     /* FUSE_READ, ... */
-	uint32_t pid;        /* the thread that made the request; 0: not in this PID namespace */
-	uint32_t uid, gid;   /* its user and group */
-	uint32_t io_flags;   /* READ: read_flags, WRITE: write_flags, GETATTR: getattr_flags; else 0 */
-	uint32_t file_flags; /* READ, WRITE: the present flags of the descriptor (F_GETFL); else 0 */
+	uint32_t opcode;      /* FUSE_READ, ... */
+	uint32_t pid;         /* the thread that made the request; 0: not in this PID namespace */
+	uint32_t uid, gid;    /* its user and group */
+	uint32_t io_flags;    /* READ: read_flags, WRITE: write_flags, GETATTR: getattr_flags; else 0 */
+	uint32_t file_flags;  /* READ, WRITE: the present flags of the descriptor (F_GETFL); else 0 */
+	uint64_t poll_handle; /* POLL: by which the kernel is notified; 0: it need not be */
 };
 
 /* Replaces libfuse's function of this name: calls it, and has libfuse exchange its messages with the kernel through
@@ -31,6 +32,9 @@ int fuse_session_mount(struct fuse_session *se, const char *mountpoint);
 /* Return the request that is being handled. A handler must not call it after an await, because then it may be another
  * handler's request. */
 const struct relay_tap_request *relay_tap_request(void);
+
+/* The descriptor of /dev/fuse; -1: fuse_session_mount() was not called. */
+int relay_tap_session_fd(void);
 
 /* Return an eventfd that is readable while interrupted requests are queued. -1: fuse_session_mount() was not called. */
 int relay_tap_interrupt_fd(void);

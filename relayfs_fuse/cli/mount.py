@@ -34,6 +34,7 @@ from relayfs_fuse.fs.settings import Settings
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from relayfs_fuse.fs.handover import Handover
     from relayfs_fuse.fs.server import Server
 
 log = logging.getLogger(__name__)
@@ -79,22 +80,8 @@ def main() -> None:
         _fail(str(error))
     _allow_many_files()
     if arguments.foreground:
-        if sys.stderr is not None:  # otherwise descriptor 2 may be a file of the store
-            _log_to(Lines(sys.stderr.fileno()), arguments)
-
-        def answers() -> None:
-            log.info("%s is mounted", arguments.settings.mountpoint)
-            notify("READY=1")
-
-        try:
-            _serve(arguments, answers, lambda: notify("STOPPING=1"))
-        except (RelayError, RuntimeError) as error:
-            _fail(str(error))
-        except Exception as error:
-            log.exception("the server failed")
-            _fail(f"the server failed: {error!r}")
-    else:
-        _start_in_background(arguments)
+        sys.exit(_run_in_foreground(arguments))
+    _start_in_background(arguments)
 
 
 # ---------------------------------------------------------------- arguments
@@ -270,10 +257,48 @@ def import_server() -> type[Server]:
     return Server
 
 
-def _serve(arguments: Arguments, answers: Callable[[], None], ends: Callable[[], None]) -> None:
-    server = import_server()(arguments.settings)
+def _serve(handover: Handover) -> None:
+    server = import_server()(handover)
     server.mount()
-    server.run(answers, ends)
+    server.run()
+
+
+def _supervise(
+    arguments: Arguments, serve: Callable[[Handover], int], answers: Callable[[], None], ends: Callable[[], None]
+) -> int:
+    """Have servers serve the mount; return the exit status. RelayError: the store cannot be used.
+
+    serve, answers, ends: see Supervisor
+    """
+    from relayfs_fuse.cli.supervisor import Supervisor  # noqa: PLC0415
+    from relayfs_fuse.fs.handover import Handover  # noqa: PLC0415
+
+    return Supervisor(Handover(arguments.settings), serve, answers, ends).run()
+
+
+def _run_in_foreground(arguments: Arguments) -> int:
+    plain = logging.StreamHandler()
+    _format(plain)
+    logging.getLogger().addHandler(plain)
+
+    def serve(handover: Handover) -> int:
+        logging.getLogger().removeHandler(plain)
+        if sys.stderr is not None:  # otherwise descriptor 2 may be a file of the store
+            _log_to(Lines(sys.stderr.fileno()), arguments)
+        try:
+            _serve(handover)
+        except (RelayError, RuntimeError) as error:
+            _fail(str(error))
+        except Exception as error:
+            log.exception("the server failed")
+            _fail(f"the server failed: {error!r}")
+        logging.shutdown()
+        return 0
+
+    try:
+        return _supervise(arguments, serve, lambda: notify("READY=1"), lambda: notify("STOPPING=1"))
+    except (RelayError, RuntimeError) as error:
+        _fail(str(error))
 
 
 def _format(handler: logging.Handler) -> None:
@@ -311,9 +336,38 @@ def _start_in_background(arguments: Arguments) -> None:
         _fail(answer.decode(errors="replace") or "the server died before it answered; its log may tell why")
     os.close(reading_end)
     os.setsid()
+    os.chdir("/")
+
+    def answers() -> None:
+        _detach()
+        _send(writing_end, b"\0")
+
     status = 1
     try:
-        _run_in_background(arguments, writing_end)
+        status = _supervise(
+            arguments, lambda handover: _run_in_background(arguments, handover, writing_end), answers, lambda: None
+        )
+    except (RelayError, RuntimeError) as error:
+        _log_in_background(arguments)
+        log.error("%s", error)
+        _send(writing_end, str(error).encode())
+    logging.shutdown()
+    os._exit(status)
+
+
+def _run_in_background(arguments: Arguments, handover: Handover, writing_end: int) -> int:
+    """Serve, and say on `writing_end` why the mount does not come to be; return the exit status."""
+    status = 1
+    try:
+        _log_in_background(arguments)
+        if not handover.has_answered:
+            # Until the mount answers, warnings also go to stderr, where the user who mounts sees them.
+            visible = logging.StreamHandler()
+            visible.setLevel(logging.WARNING)
+            _format(visible)
+            logging.getLogger().addHandler(visible)
+            handover.before_answer = lambda: _hide(visible, writing_end)
+        _serve(handover)
         status = 0
     except (RelayError, RuntimeError) as error:
         log.error("%s", error)
@@ -322,28 +376,21 @@ def _start_in_background(arguments: Arguments) -> None:
         log.exception("the server failed")
         _send(writing_end, f"the server failed: {error!r}".encode())
     logging.shutdown()
-    os._exit(status)
+    return status
 
 
-def _run_in_background(arguments: Arguments, writing_end: int) -> None:
-    _log_in_background(arguments)
-    # Until the mount answers, warnings also go to stderr, where the user who mounts sees them.
-    visible = logging.StreamHandler()
-    visible.setLevel(logging.WARNING)
-    _format(visible)
-    logging.getLogger().addHandler(visible)
+def _hide(visible: logging.Handler, writing_end: int) -> None:
+    logging.getLogger().removeHandler(visible)
+    _detach()
+    os.close(writing_end)
 
-    def answers() -> None:
-        logging.getLogger().removeHandler(visible)
-        null = os.open(os.devnull, os.O_RDWR)
-        for descriptor in range(3):
-            os.dup2(null, descriptor)
-        os.close(null)
-        log.info("%s is mounted", arguments.settings.mountpoint)
-        _send(writing_end, b"\0")
 
-    os.chdir("/")
-    _serve(arguments, answers, lambda: None)
+def _detach() -> None:
+    """Let go of the terminal, or of who waits for the end of what this process prints."""
+    null = os.open(os.devnull, os.O_RDWR)
+    for descriptor in range(3):
+        os.dup2(null, descriptor)
+    os.close(null)
 
 
 def _send(writing_end: int, message: bytes) -> None:

@@ -73,6 +73,7 @@ class BufferFile(Node):
 
     def __init__(self, name: str, stored: Stored[Any]) -> None:
         super().__init__(name)
+        self.identity = stored.inode
         self._stored: Stored[Any] | None = stored
         self._open_somewhere = weakref.ref(stored)
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import re
 import select
+import subprocess
 from dataclasses import dataclass
 
 # The type of a relayfs mount, as mount(8) shows it.
@@ -13,6 +15,8 @@ KIND = "fuse.relayfs"
 # What a mount is without FUSE passthrough (fs/tap.py).
 MAPS_NO_FILES = "this mount maps no files (Linux 6.9 and CAP_SYS_ADMIN do): programs map those of the store"
 
+_MNT_DETACH = 2
+_libc = ctypes.CDLL(None)
 _TABLE = "/proc/self/mountinfo"
 _ESCAPE = re.compile(rb"\\([0-7]{3})")
 
@@ -49,6 +53,20 @@ def places() -> list[str]:
 def top_at(place: str) -> Mounted | None:
     """Return the mount on top at a mountpoint; None: the directory is no mountpoint."""
     return next((mounted for mounted in reversed(table()) if mounted.place == place), None)
+
+
+def is_on_top(place: str, device: int) -> bool:
+    """Whether the mount with this st_dev is the topmost one at a mountpoint."""
+    top = top_at(place)
+    return top is not None and top.device == device
+
+
+def unmount(place: str) -> None:
+    """Detach what is mounted on top at a mountpoint, as far as this user may."""
+    if os.geteuid() == 0:
+        _libc.umount2(os.fsencode(place), _MNT_DETACH)
+    else:
+        subprocess.run(["fusermount3", "-u", "-z", "-q", "--", place], check=False, stderr=subprocess.DEVNULL)
 
 
 def wait_until_gone(device: int) -> None:

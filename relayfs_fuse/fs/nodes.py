@@ -31,6 +31,12 @@ if TYPE_CHECKING:
     from relayfs_fuse.fs.tree import Tree
 
 
+# log2 of how many inode numbers there are for the directories in .channels of a traced process, a channel and a buffer,
+# with what is in them; and for each name inside. A channel has fewer than 2 ** 14 files, a buffer fewer than 2 ** 10.
+PROCESS_BITS, CHANNEL_BITS, BUFFER_BITS = 25, 24, 10
+INSIDE_BITS = {PROCESS_BITS: CHANNEL_BITS, CHANNEL_BITS: BUFFER_BITS, BUFFER_BITS: 0}
+
+
 def failure(code: int) -> OSError:
     """Return the OSError with this errno."""
     return OSError(code, os.strerror(code))
@@ -46,9 +52,11 @@ class Node(ABC):
     removed: whether it was removed from its directory; the kernel may still refer to it
     view_of: if this is a view, the node that it shows and the user whom it is for; see Tree.view()
     has_views: whether each user is shown a view of it, with an inode of its own
+    identity: a number that another file of the same name would not have; 0: what the store has at the path tells it
     """
 
     has_views = False
+    identity = 0
 
     def __init__(self, name: str = "") -> None:
         self.name = name
@@ -191,14 +199,19 @@ class TraceDirectory(Directory):
 class StatsDirectory(Directory):
     """A directory whose nodes are made when somebody looks into it, such as one with the statistics of a channel.
 
-    fill: makes the nodes
+    fill: makes the nodes, always in the same order
+    n_made: how many it has made
+    bits: log2 of how many inode numbers it has for itself and what is in it, one of INSIDE_BITS
     n_directories: how many of them are directories; None: they are made to find out
     """
 
     def __init__(
-        self, name: str, tree: Tree, fill: Callable[[], Iterator[Node]], n_directories: int | None = None
-    ) -> None:
+        self, name: str, tree: Tree, fill: Callable[[], Iterator[Node]], n_directories: int | None = None,
+        bits: int = CHANNEL_BITS,
+    ) -> None:  # fmt: skip
         super().__init__(name)
+        self.n_made = 0
+        self.bits = bits
         self._tree = tree
         self._fill: Callable[[], Iterator[Node]] | None = fill
         self._n_directories = n_directories
@@ -213,6 +226,7 @@ class StatsDirectory(Directory):
         if self._fill:
             fill, self._fill = self._fill, None
             for node in fill():
+                self.n_made += 1
                 self._tree.attach(self, node)
         return self._children
 

@@ -36,14 +36,17 @@ class Opening:
     """One open(2).
 
     number: the number that the new open file gets; see Handle
+    flags: of open(2)
     request: the request of the kernel
     access: O_RDONLY, O_WRONLY or O_RDWR
     never_sleeps: whether the flags are O_RDONLY | O_NONBLOCK
     as_stream: whether a relay file of relay buffers is opened as a stream; see kinds/relay.py
+    is_again: whether a program has had the file open since another server, which has died, opened it
     """
 
     def __init__(self, number: int, flags: int, request: Request) -> None:
         self.number = number
+        self.flags = flags
         self.request = request
         self.access = flags & os.O_ACCMODE
         self.reads = self.access != os.O_WRONLY
@@ -51,6 +54,12 @@ class Opening:
         self.never_sleeps = self.access == os.O_RDONLY and bool(flags & os.O_NONBLOCK)
         self.truncates = bool(flags & os.O_TRUNC)
         self.as_stream = False
+        self.is_again = False
+
+    @property
+    def has_opener(self) -> bool:
+        """Whether `opener` was asked for."""
+        return "opener" in vars(self)
 
     @cached_property
     def opener(self) -> Opener:

@@ -6,6 +6,7 @@ import gc
 import logging
 import os
 import signal
+import time
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -39,9 +40,7 @@ from relayfs_fuse.fs.tree import Tree
 from relayfs_fuse.fs.upkeep import Counting, Flushing, Throttled, forget_removed, survey, unmap_unused
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from relayfs_fuse.fs.settings import Settings
+    from relayfs_fuse.fs.handover import Handover
 
 log = logging.getLogger(__name__)
 
@@ -53,16 +52,23 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 class Server:
-    """A server: call mount(), then run(). StoreError: the store cannot be used, or has another server.
+    """A server: call mount(), then run().
 
-    settings: the options of the mount
+    handover: what the supervisor gives it; if a server of this mount has died, run() goes on where that one stopped
     """
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, handover: Handover) -> None:
+        settings = handover.settings
+        self._handover = handover
         self._settings = settings
-        self._store = Store(settings.store, settings.mountpoint, settings.limits, settings.trusted)
+        self._begun_s = time.monotonic()
+        goes_on = bool(handover.died[0])
+        self._store = Store(settings.store, handover.lock, settings.limits, settings.trusted, goes_on)
+        self._store.began_ns = handover.began_ns
         self._errors = ErrorLog()
         self._tree = Tree()
+        self._tree.identify = self._store.identify
+        self._tree.is_inherited = goes_on
         self._store.channels = self._tree.channels
         self._waiting = Waiting()
         self._streams = Streams(self._waiting)
@@ -70,7 +76,7 @@ class Server:
         self._traces: Traces | None = None
         # st_dev of this mount, once it answers; and its mountpoint.
         self._device: int | None = None
-        self._place = settings.mountpoint
+        self._place = handover.place
         self._has_signal = False
         self._control = ControlText(self._tree, lambda: self._traces.lines() if self._traces is not None else [])
         self._tree.attach(
@@ -80,11 +86,13 @@ class Server:
         self._tree.attach(self._tree.root, ErrorLogFile("error_log", self._errors))
 
     def mount(self) -> None:
-        """Load what is in the store, and mount; StoreError, RuntimeError."""
+        """Load what is in the store, and mount, or take over the mount; StoreError, RuntimeError."""
         native.guard_install()
+        self._notes = self._handover.open_notes()
         self._counters = self._open_counters()
         self._traces = self._open_traces()
         self._scan()
+        self._tree.is_inherited = False
         self._store.survey()
         self._flushing = Flushing(self._tree, self._traces)
         self._tracing = Tracing(self._traces, Announcements(self._settings.mountpoint))
@@ -98,44 +106,63 @@ class Server:
             self._counters,
             self._tracing,
             self._flushing,
+            self._notes,
+            self._handover,
         )
-        self._place = os.path.realpath(self._settings.mountpoint)
         for signum in SIGNALS:
             signal.signal(signum, self._note_signal)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
         pyfuse3.init(self._operations, self._settings.mountpoint, self._settings.fuse_options)
         if tap.interrupt_fd() < 0:
             pyfuse3.close()
             raise StoreError("pyfuse3 does not call the shared libfuse3: relayfs cannot see its requests")
+        self._handover.tell_mounted(tap.session_fd())
 
-    def run(self, answers: Callable[[], None], ends: Callable[[], None]) -> None:
+    def run(self) -> None:
         """Serve until the mount is unmounted or one of SIGNALS arrives; then unmount and close the store.
 
-        answers: is called once, when the mount has answered a request
-        ends: is called when the server begins to end, and again if there is another reason to
+        If it fails although the mount has answered, the mount stays, and is the next server's.
         """
-        self._ends = ends
         # What was imported lives as long as the process: no collection walks it, the one at the end included.
         gc.freeze()
         try:
-            trio.run(self._main, answers)
+            trio.run(self._main)
         except Exception as error:
+            if self._handover.has_answered and tap.can_hand_over():
+                raise _cause(error) from error
+            self._close()
             raise _cause(error) from error
+        self._close()
+
+    def _close(self) -> None:
+        try:
+            is_topmost = self._is_topmost()
+            pyfuse3.close(unmount=False)
+            if is_topmost:
+                mounts.unmount(self._place)
         finally:
-            pyfuse3.close(unmount=self._is_topmost())
             if self._counters is not None:
                 self._counters.close()
             if self._traces is not None:
                 self._traces.close()
             self._store.close()
 
-    async def _main(self, answers: Callable[[], None]) -> None:
+    async def _main(self) -> None:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._end_on_signals, nursery.cancel_scope)
-            nursery.start_soon(self._work, nursery, answers)
+            nursery.start_soon(self._work, nursery)
+            if self._operations.begun.is_set():
+                # Of a mount that was taken over there may be requests at once.
+                await self._waiting.runs.wait()
+                await self._merging.runs.wait()
+                polled = self._operations.restore()
+                tap.resend()
+                for poll_handle in polled:
+                    tap.notify_poll(poll_handle)
             await pyfuse3.main(max_tasks=TASKS_MAX)
             self._end(nursery.cancel_scope)
 
-    async def _work(self, nursery: trio.Nursery, answers: Callable[[], None]) -> None:
+    async def _work(self, nursery: trio.Nursery) -> None:
         """Start all other tasks after FUSE_INIT is answered.
 
         A thread of this process that accesses the mount earlier waits for its own process, and SIGKILL does not end it.
@@ -152,16 +179,29 @@ class Server:
             nursery.start_soon(keep, counting.run, "counters")
         nursery.start_soon(keep, self._tracing.run, "tracing")
         nursery.start_soon(keep, partial(survey, self._store), "surveying the store")
-        await self._announce(answers)
+        await self._announce()
         nursery.start_soon(keep, partial(forget_removed, self._tree, self._tracing.announcements), "forgetting names")
         nursery.start_soon(keep, self._watch_mount, "watching the mount")
 
-    async def _announce(self, answers: Callable[[], None]) -> None:
+    async def _announce(self) -> None:
         # Abandoned if the server ends meanwhile, as it does not answer requests of its own threads then.
         self._device = await trio.to_thread.run_sync(self._tracing.announcements.begin, abandon_on_cancel=True)
+        if self._handover.died[0]:
+            took_ms = 1000 * (time.monotonic() - self._begun_s)
+            log.warning(
+                "the server before, process %d, has died: %s; this one has taken over in %.0f ms",
+                *self._handover.died, took_ms,
+            )  # fmt: skip
+        else:
+            self._tell_limits()
+        self._handover.tell_answers(self._device)
+
+    @staticmethod
+    def _tell_limits() -> None:
         if not tap.has_passthrough():
             log.info(mounts.MAPS_NO_FILES)
-        answers()
+        if not tap.can_hand_over():
+            log.info("if this server dies, open files fail and the mount has to be made again: Linux 6.9 avoids that")
 
     async def _measure_control(self) -> None:
         """Measure the lines of the channels that were there at the start, so that no stat(2) has to do that."""
@@ -190,11 +230,10 @@ class Server:
         """Whether this is the topmost mount at the mountpoint; otherwise umount(2) would unmount another one."""
         if self._device is None:
             return True  # the start failed before the mount answered
-        top = mounts.top_at(self._place)
-        return top is not None and top.device == self._device
+        return mounts.is_on_top(self._place, self._device)
 
     def _end(self, scope: trio.CancelScope) -> None:
-        self._ends()
+        self._handover.tell_ends()
         self._waiting.stop()
         scope.cancel()
 

@@ -82,30 +82,31 @@ Found: TypeAlias = str | StoredChannel | DamagedChannel | Problem
 
 
 class Store:
-    """The store of one server, locked until close(); StoreError: it cannot be used, or has another server.
+    """The store of one server, locked until close().
 
-    directory: its path, on tmpfs; it is made if it is missing
-    mountpoint: where the server is going to mount it
+    directory: its path, on tmpfs
+    lock: its lock, see lock_store()
     limits: how much of its memory users may take
     trusted: whether other users may open its files, as far as the files' modes allow it
+    goes_on: whether programs have files of the mount open, because another server of it has died
     ledger: who holds how much of its memory
     protection: makes files immutable
     channels: the channels that the mount shows, by path; the server sets it
-    began_ns: when the server began to serve it
+    began_ns: when the first server of the mount began; the server sets it
     """
 
-    def __init__(self, directory: str, mountpoint: str, limits: Limits, trusted: bool = False) -> None:
+    def __init__(self, directory: str, lock: StoreLock, limits: Limits, trusted: bool, goes_on: bool) -> None:
         self.directory = os.path.abspath(directory)
-        self._check_directory()
         self.ledger = Ledger(limits, self.directory)
         self.protection = Protection(is_wanted=not trusted)
         self.began_ns = time.time_ns()
+        self._goes_on = goes_on
         self.channels: Mapping[str, StoredChannel] = {}
         self._survey = Survey(self.directory, {COUNTERS_NAME})
         self._recharged: list[str] = []
         self._surveying = threading.Lock()
         self._surveyed_at = -math.inf
-        self.lock = StoreLock(self.directory, mountpoint)
+        self.lock = lock
         self._set_modes(trusted)
         if trusted:
             self.protection.lift_all(self.directory)
@@ -118,6 +119,13 @@ class Store:
     def locate(self, path: str) -> str:
         """Return the path in the file system of a channel or directory; "" is the store itself."""
         return os.path.join(self.directory, path) if path else self.directory
+
+    def identify(self, path: str) -> int:
+        """Return the inode number of what is at a path in the store; 0: there is nothing."""
+        try:
+            return os.lstat(self.locate(path)).st_ino
+        except OSError:
+            return 0
 
     def owner_path(self, path: str) -> str:
         """Return the path of what has the mode, owner and group that the mount shows.
@@ -347,7 +355,8 @@ class Store:
             else:
                 self.ledger.add(_charges_of(channel))
                 for stored in channel.buffers:
-                    stored.forget_mapped()
+                    if not self._goes_on:
+                        stored.forget_mapped()
                 mapped.trim()
                 yield channel
 
@@ -366,25 +375,6 @@ class Store:
         os.rename(self.locate(path), hidden)
         return hidden
 
-    def _check_directory(self) -> None:
-        """Make the store's directory if it is missing; StoreError if another user could change it."""
-        try:
-            stranger = stranger_above(self.directory)
-            if stranger is not None:
-                raise StoreError(f"cannot use {self.directory} as a store: {stranger}")
-            with suppress(FileExistsError):
-                os.mkdir(self.directory, PERMS["NEW_DIR"])
-            status = os.lstat(self.directory)
-        except OSError as error:
-            raise StoreError(f"cannot use {self.directory} as a store: {error.strerror}") from error
-        if not stat.S_ISDIR(status.st_mode):
-            raise StoreError(f"cannot use {self.directory} as a store: it is no directory")
-        if status.st_uid != os.geteuid() or status.st_mode & PERMS["STRANGERS"]:
-            raise StoreError(
-                f"cannot use {self.directory} as a store: it must belong to user {os.geteuid()} and be writable to "
-                f"nobody else; it belongs to {status.st_uid} and has mode {stat.S_IMODE(status.st_mode):04o}"
-            )
-
     def _set_modes(self, trusted: bool) -> None:
         """Set the mode of the store's directory, and make .root if it is missing."""
         flags = os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
@@ -402,6 +392,32 @@ def _unusable(path: str, directory: str, error: OSError) -> Problem:
 def _above(path: str) -> str:
     """Return the path of the directory that something is in."""
     return path.rpartition("/")[0]
+
+
+def lock_store(directory: str, mountpoint: str) -> StoreLock:
+    """Make a store's directory if it is missing, and take its lock; StoreError: another server has it."""
+    _check_directory(os.path.abspath(directory))
+    return StoreLock(os.path.abspath(directory), mountpoint)
+
+
+def _check_directory(directory: str) -> None:
+    """Make the store's directory if it is missing; StoreError if another user could change it."""
+    try:
+        stranger = stranger_above(directory)
+        if stranger is not None:
+            raise StoreError(f"cannot use {directory} as a store: {stranger}")
+        with suppress(FileExistsError):
+            os.mkdir(directory, PERMS["NEW_DIR"])
+        status = os.lstat(directory)
+    except OSError as error:
+        raise StoreError(f"cannot use {directory} as a store: {error.strerror}") from error
+    if not stat.S_ISDIR(status.st_mode):
+        raise StoreError(f"cannot use {directory} as a store: it is no directory")
+    if status.st_uid != os.geteuid() or status.st_mode & PERMS["STRANGERS"]:
+        raise StoreError(
+            f"cannot use {directory} as a store: it must belong to user {os.geteuid()} and be writable to "
+            f"nobody else; it belongs to {status.st_uid} and has mode {stat.S_IMODE(status.st_mode):04o}"
+        )
 
 
 def _holds_files(directory: str) -> bool:

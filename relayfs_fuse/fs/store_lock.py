@@ -35,6 +35,7 @@ class StoreLock:
 
     def __init__(self, directory: str, mountpoint: str) -> None:
         path = os.path.join(directory, LOCK_NAME)
+        self._holds = os.getpid()
         self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, PERMS["OWN"])
         try:
             self._take(directory)
@@ -92,9 +93,9 @@ class StoreLock:
         return True
 
     def _write_state(self, state: str) -> None:
-        """Write the number of this process and the state of its mount into .lock."""
+        """Write the number of the process that took the lock, and the state of its mount, into .lock."""
         os.ftruncate(self._descriptor, 0)
-        os.pwrite(self._descriptor, os.fsencode(f"process {os.getpid()}, {state}\n"), 0)
+        os.pwrite(self._descriptor, os.fsencode(f"process {self._holds}, {state}\n"), 0)
 
 
 def _is_mounted(holder: str) -> bool:

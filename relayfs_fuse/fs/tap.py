@@ -9,6 +9,10 @@ import ctypes
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import mmap
 
 # read_flags of FUSE_READ (linux/fuse.h): the request comes from read(2) and not from the page cache.
 READ_LOCKOWNER = 1 << 1
@@ -27,6 +31,7 @@ class _Request(ctypes.Structure):
         ("gid", ctypes.c_uint32),
         ("io_flags", ctypes.c_uint32),
         ("file_flags", ctypes.c_uint32),
+        ("poll_handle", ctypes.c_uint64),
     )
 
 
@@ -43,6 +48,11 @@ _lib.relay_tap_open_backed.argtypes = (ctypes.c_uint64, ctypes.c_int)
 _lib.relay_tap_protocol_minor.restype = ctypes.c_uint
 _lib.relay_tap_protocol_minor.argtypes = ()
 _lib.relay_tap_backing_close.restype = None
+_lib.relay_handover_use.restype = None
+_lib.relay_handover_use.argtypes = (ctypes.c_void_p, ctypes.c_int)
+_lib.relay_handover_notify_poll.restype = None
+_lib.relay_handover_notify_poll.argtypes = (ctypes.c_int, ctypes.c_uint64)
+_lib.relay_handover_awaits.argtypes = (ctypes.c_int, ctypes.c_uint64)
 _lib.relay_tap_read.restype = ctypes.c_ssize_t
 _lib.relay_tap_read.argtypes = (ctypes.c_uint64, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_void_p)
 _lib.relay_tap_read_copy.restype = None
@@ -96,6 +106,54 @@ def request() -> Request:
     """Return the header of the request that is being handled; a handler must call this before its first await."""
     raw = _lib.relay_tap_request().contents
     return Request(raw.unique, raw.pid, raw.uid, raw.gid, raw.io_flags, raw.file_flags)
+
+
+def keep_in(memory: mmap.mmap) -> None:
+    """Keep what the kernel and libfuse have agreed upon in the first page of a memory file, for the next server."""
+    _lib.relay_handover_use(ctypes.addressof(ctypes.c_char.from_buffer(memory)), -1)
+
+
+def take_over(memory: mmap.mmap, device: int) -> None:
+    """Have pyfuse3.init() take over the mount of a server that has died, by its descriptor of /dev/fuse."""
+    _lib.relay_handover_use(ctypes.addressof(ctypes.c_char.from_buffer(memory)), device)
+
+
+def can_hand_over() -> bool:
+    """Whether the kernel can send requests again to another server; valid after keep_in() and FUSE_INIT."""
+    return bool(_lib.relay_handover_is_possible())
+
+
+def session_fd() -> int:
+    """Return the descriptor of /dev/fuse; -1: the tap is not in effect."""
+    return int(_lib.relay_tap_session_fd())
+
+
+def resend() -> None:
+    """Have the kernel send all requests again that were not answered; OSError."""
+    result = int(_lib.relay_handover_resend(session_fd()))
+    if result < 0:
+        raise OSError(-result, os.strerror(-result))
+
+
+def awaits(unique: int) -> bool:
+    """Whether the kernel waits for the answer to a request, which it has sent to some server; OSError."""
+    result = int(_lib.relay_handover_awaits(session_fd(), unique))
+    if result < 0:
+        raise OSError(-result, os.strerror(-result))
+    return bool(result)
+
+
+def notify_poll(poll_handle: int) -> None:
+    """Have the kernel ask again what a polled file is ready for; if it is closed, nothing happens.
+
+    poll_handle: as poll_handle() returned it
+    """
+    _lib.relay_handover_notify_poll(session_fd(), poll_handle)
+
+
+def poll_handle() -> int:
+    """Return the kernel's number of the file of the FUSE_POLL that is being handled; 0: it need not be notified."""
+    return int(_lib.relay_tap_request().contents.poll_handle)
 
 
 def interrupt_fd() -> int:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import copy
 import errno
+import hashlib
 import os
 from functools import partial
 from itertools import starmap
@@ -23,7 +24,17 @@ from typing import TYPE_CHECKING, Any
 from relayfs_fuse.errors import CommandError
 from relayfs_fuse.fs.channel_files import DamagedFile, MemFile, RelayFile, merged_of, peeks_of
 from relayfs_fuse.fs.kinds import stats
-from relayfs_fuse.fs.nodes import Directory, Node, StatsDirectory, TextFile, TraceDirectory
+from relayfs_fuse.fs.nodes import (
+    BUFFER_BITS,
+    CHANNEL_BITS,
+    INSIDE_BITS,
+    PROCESS_BITS,
+    Directory,
+    Node,
+    StatsDirectory,
+    TextFile,
+    TraceDirectory,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -32,7 +43,12 @@ if TYPE_CHECKING:
     from relayfs_fuse.fs.kinds.channel import StoredChannel
     from relayfs_fuse.fs.kinds.damaged import DamagedChannel
 
+# The number of the root, which the kernel chooses.
 ROOT_INODE = 1
+# Inode numbers; see _numbers_of().
+_HASH_BITS = 62
+_VIEW = 1 << _HASH_BITS
+_UID_BITS = 32
 
 
 class Tree:
@@ -41,17 +57,23 @@ class Tree:
     root: the root directory
     stats_root: .channels
     channels, damaged: the channels that are shown, by path
+    identify: returns a number for a path in the store that changes if another directory gets the path; 0: there is none
+    is_inherited: whether the kernel may remember the nodes that are added, because another server has shown them
     touched: is called with the inode number of a directory whose attributes have changed
     watchers: are called with the path of each channel that was added or removed, or has a new owner, mode or damage
     """
 
     def __init__(self) -> None:
+        self.identify: Callable[[str], int] = len
+        self.is_inherited = False
         self.touched: Callable[[int], object] = abs
         self.watchers: list[Callable[[str], None]] = []
         self._inodes: dict[int, Node] = {}
-        self._next_inode = ROOT_INODE
+        # The nodes with views, by the last bits of their numbers.
+        self._viewed: dict[int, Node] = {}
         self.root = Directory("", store_path="")
-        self._number(self.root)
+        self.root.inode = ROOT_INODE
+        self._inodes[ROOT_INODE] = self.root
         self.stats_root = Directory(".channels")
         self.attach(self.root, self.stats_root)
         self.channels: dict[str, StoredChannel] = {}
@@ -61,8 +83,19 @@ class Tree:
         self._outdated: dict[str, set[str]] = {}
 
     def node(self, inode: int) -> Node | None:
-        """Return the node with an inode number; None: there is none."""
-        return self._inodes.get(inode)
+        """Return the node with an inode number; None: there is none.
+
+        The kernel may know it from another server, and this one may not have made it yet.
+        """
+        node = self._inodes.get(inode)
+        if node is None and inode & _VIEW:
+            viewed = self._viewed.get(inode >> _UID_BITS & (1 << _HASH_BITS - _UID_BITS) - 1)
+            return viewed and self.view(viewed, inode & (1 << _UID_BITS) - 1)
+        for bits in (PROCESS_BITS, CHANNEL_BITS, BUFFER_BITS):
+            group = None if node else self._inodes.get(inode >> bits << bits)
+            if isinstance(group, StatsDirectory) and group.children:  # `children` makes the nodes
+                node = self._inodes.get(inode)
+        return node
 
     def find(self, path: str) -> Node | None:
         """Return the node at a path in the mount; None: there is none."""
@@ -137,7 +170,8 @@ class Tree:
         """Subtract lookups that the kernel has forgotten; free a removed node, or a view, that has none left."""
         node.lookups = max(0, node.lookups - lookups)
         if node.lookups == 0 and (node.removed or node.view_of is not None):
-            self._inodes.pop(node.inode, None)
+            if self._inodes.get(node.inode) is node:
+                del self._inodes[node.inode]
             if node.view_of is not None:
                 self._views.pop(node.view_of, None)
 
@@ -153,7 +187,9 @@ class Tree:
         if view is None:
             view = self._views[node, uid] = copy.copy(node)
             view.view_of, view.lookups = (node, uid), 0
-            self._number(view)
+            last = node.inode & (1 << _HASH_BITS - _UID_BITS) - 1
+            view.inode = _VIEW | last << _UID_BITS | uid
+            self._inodes[view.inode] = view
         return view
 
     def add_directory(self, path: str) -> Directory:
@@ -244,7 +280,9 @@ class Tree:
         yield from merged_of(channel)
         for stored in channel.buffers:
             yield MemFile(f"mem{stored.index}", stored)
-            yield StatsDirectory(f"buffer{stored.index}", self, partial(_buffer_stats, channel, stored))
+            yield StatsDirectory(
+                f"buffer{stored.index}", self, partial(_buffer_stats, channel, stored), bits=BUFFER_BITS
+            )
 
     def _directory(self, path: str) -> Directory:
         node = self.find(path)
@@ -276,9 +314,38 @@ class Tree:
             watcher(path)
 
     def _number(self, node: Node) -> None:
-        node.inode = self._next_inode
-        self._next_inode += 1
-        self._inodes[node.inode] = node
+        """Give a node its inode number, which the next server will give it again.
+
+        Numbers are hashes, as far as the number of nodes permits:
+
+            0 | hash of the directory's number, the name, and what the store has there (identify())
+            0 | the first bits of such a hash | place in the listing of a StatsDirectory | the same in one inside
+            1 | last 30 bits of the number of the node that it is a view of | user
+        """
+        parent = node.parent
+        assert parent is not None, "attach() comes first"
+        bits = node.bits if isinstance(node, StatsDirectory) else 0
+        if isinstance(parent, StatsDirectory):
+            inode = parent.inode + (parent.n_made << INSIDE_BITS[parent.bits])
+        else:
+            path = node.path.removeprefix(".channels/")
+            about = f"{parent.inode} {node.name} {node.identity or self.identify(path)}"
+            inode = (
+                int.from_bytes(hashlib.blake2b(os.fsencode(about), digest_size=8).digest(), "little") >> 64 - _HASH_BITS
+            )
+            inode = inode >> bits << bits
+        while inode <= ROOT_INODE or not self._is_free(inode):
+            inode = (inode + (1 << bits)) & (1 << _HASH_BITS) - 1
+        node.inode = inode
+        node.lookups = max(node.lookups, self.is_inherited)
+        self._inodes[inode] = node
+        if node.has_views:
+            self._viewed[inode & (1 << _HASH_BITS - _UID_BITS) - 1] = node
+
+    def _is_free(self, inode: int) -> bool:
+        """Whether no node that is shown has a number; a removed one that the kernel remembers may be the same again."""
+        node = self._inodes.get(inode)
+        return node is None or node.removed
 
 
 def _buffer_stats(channel: StoredChannel, stored: Stored[Any]) -> Iterator[Node]:

@@ -210,7 +210,7 @@ class Arena:
         """See how long stat(control) takes before anybody attacks."""
         for mount in (self.mount, self.quiet):
             assert mount.process is not None
-            prefer(mount.process.pid)
+            prefer(mount.server)
         self.calm = self._calm_times()
 
     def _calm_times(self) -> "Times":
@@ -260,7 +260,7 @@ class Arena:
     def _server_kb(self) -> int:
         """Count the server's own memory; what it maps of channels belongs to these."""
         assert self.mount.process is not None
-        status = Path(f"/proc/{self.mount.process.pid}/status").read_text()
+        status = Path(f"/proc/{self.mount.server}/status").read_text()
         return sum(int(kb) for kb in re.findall(r"Rss(?:Anon|File):\s+(\d+)", status))
 
     # --- what must be true ---

@@ -55,7 +55,7 @@ def attacking(command: Sequence[str | Path], mount: Mount) -> Iterator[None]:
         assert process.stdout is not None
         assert process.stdout.readline() == "attacking\n"
         assert mount.process is not None
-        for pid in (process.pid, mount.process.pid):
+        for pid in (process.pid, mount.server):
             hurry(pid)
         yield
         assert process.poll() is None
@@ -73,7 +73,7 @@ def hurry(pid: int) -> None:
 def sleeps_a_second(mount: Mount) -> float:
     """Return how often threads of the server go to sleep: some few times for each wake-up."""
     assert mount.process is not None
-    tasks = Path(f"/proc/{mount.process.pid}/task")
+    tasks = Path(f"/proc/{mount.server}/task")
 
     def n_sleeps() -> int:
         lines = [line for task in tasks.iterdir() for line in (task / "status").read_text().splitlines()]
@@ -183,7 +183,7 @@ def looks_behind(descriptor: int) -> int:
 def own_kb(mount: Mount) -> int:
     """Count the server's own memory, but for that which it maps."""
     assert mount.process is not None
-    status = Path(f"/proc/{mount.process.pid}/status").read_text()
+    status = Path(f"/proc/{mount.server}/status").read_text()
     return next(int(line.split()[1]) for line in status.splitlines() if line.startswith("RssAnon"))
 
 

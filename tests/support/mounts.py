@@ -3,6 +3,7 @@
 import fcntl
 import os
 import re
+import select
 import shutil
 import signal
 import stat
@@ -135,18 +136,36 @@ class Mount:
     def cpu_s(self) -> float:
         """Return the CPU time of the server: other than elapsed time, it does not grow with what else runs."""
         assert self.process is not None
-        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
+        fields = Path(f"/proc/{self.server}/stat").read_text().rpartition(")")[2].split()
         return sum(map(int, fields[11:13])) / os.sysconf("SC_CLK_TCK")
+
+    @property
+    def server(self) -> int:
+        """The process that serves; `process` is its supervisor."""
+        assert self.process is not None
+        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
+        return int(children[-1])
+
+    def kill_server(self) -> int:
+        """Let the process die that serves, without a chance to do anything; return what process that was."""
+        server = self.server
+        os.kill(server, signal.SIGKILL)
+        return server
 
     def expect(self, pattern: str) -> None:
         """Say what the server's log may hold besides the usual."""
         self.expected.append(pattern)
 
     def kill(self) -> None:
-        """Let the server die without a chance to do anything."""
+        """Let the server and its supervisor die without a chance to do anything."""
         assert self.process is not None
-        self.process.kill()
-        self.process.wait()
+        server = os.pidfd_open(self.server)
+        try:
+            self.process.kill()
+            self.process.wait()
+            select.select([server], [], [], DEADLINE_S)
+        finally:
+            os.close(server)
 
     def stop(self, signum: int = signal.SIGTERM) -> int:
         """End the server in order; return its exit status."""

@@ -19,7 +19,7 @@ PYTHON_LAYERS = [
     {"native"},
     {"channel", "channel_reader", "counters", "handler", "reader", "ring", "shown", "trace"},
     {""},  # the package itself: it names the API
-    {"tracefiles", "fs.mounts", "fs.tap"},
+    {"tracefiles", "fs.mounts", "fs.tap", "fs.notes"},
     {"reading"},
     {"fs.kinds", "fs.commands"},
     {"fs"},

@@ -10,10 +10,12 @@ import errno
 import os
 import struct
 from abc import ABC, abstractmethod
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from relayfs_fuse.fs.kinds.base import READABLE, WRITABLE
+from relayfs_fuse.fs.kinds.base import GONE, READABLE, WRITABLE
+from relayfs_fuse.fs.notes import TEXT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -45,6 +47,13 @@ class Handle(ABC):
 
     def __init__(self, opening: Opening) -> None:
         self.number = opening.number
+
+    def state(self) -> Any:
+        """Return what another server has to know to go on with it, as JSON can have it."""
+        return None
+
+    def restore(self, state: Any, acts: Acts) -> None:
+        """Go on where another server has died: `state` is what state() returned there."""
 
     @property
     def kept_bytes(self) -> int:
@@ -80,6 +89,22 @@ class Handle(ABC):
         """Note that a program has called isatty(3) for this file."""
 
 
+class GoneHandle(Handle):
+    """An open file that a dead server had open, and of which nothing is left: its channel or trace was removed."""
+
+    async def read(self, acts: Acts, offset: int, size: int, request: tap.Request) -> bytes:
+        """Raise OSError: ESTALE."""
+        raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+
+    async def write(self, acts: Acts, offset: int, data: bytes, request: tap.Request) -> None:
+        """Raise OSError: ESTALE."""
+        raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+
+    def poll(self, acts: Acts, notify: pyfuse3.PollHandle | None) -> int:
+        """Return GONE."""
+        return GONE
+
+
 # ---------------------------------------------------------------- texts
 
 
@@ -96,6 +121,11 @@ class TextHandle(Handle):
         self.node = node
         self.opener = opening.opener
         self._text: bytes | None = None
+        self._noted: bytes | None = None
+
+    def restore(self, state: Any, acts: Acts) -> None:
+        """Keep the text that the program has begun to read."""
+        self._text = self._noted = acts.notes.get(TEXT, self.number)
 
     def part(self, offset: int, size: int) -> bytes:
         """Return at most `size` bytes of the contents from `offset`; OSError: ENODEV if the node was removed before."""
@@ -110,8 +140,14 @@ class TextHandle(Handle):
     async def read(self, acts: Acts, offset: int, size: int, request: tap.Request) -> bytes:
         """Return part(); a text that takes long is made in a worker thread."""
         if self.node.is_slow:
-            return await acts.in_turn(self.opener, lambda: self.part(offset, size))
-        return self.part(offset, size)
+            data = await acts.in_turn(self.opener, lambda: self.part(offset, size))
+        else:
+            data = self.part(offset, size)
+        if self._text is not self._noted and self._text is not None:
+            with suppress(OSError):  # there is no room: another server would make it again
+                acts.notes.put(TEXT, self.number, self._text)
+            self._noted = self._text
+        return data
 
     async def write(self, acts: Acts, offset: int, data: bytes, request: tap.Request) -> None:
         """Have the node carry out the write."""
@@ -152,6 +188,24 @@ class JoinHandle(TextHandle):
         self._begin = 0
         self._open = node.open_by_token
         self._open[self.token] = self
+
+    def state(self) -> Any:
+        """Return the token, where the answer begins, and which session it is."""
+        session = self.session
+        named = session and [session.directory, *session.image, session.declared_id]
+        return [self.token.hex(), self._begin, named]
+
+    def restore(self, state: Any, acts: Acts) -> None:
+        """Go on with the session, which this server has inherited."""
+        del self._open[self.token]
+        token, self._begin, named = state
+        self.token = bytes.fromhex(token)
+        self._open[self.token] = self
+        if named is not None:
+            directory, *image, declared_id = named
+            self.session = acts.tracing.reclaim(directory, image)
+            if self.session is not None:
+                self.session.declared_id = declared_id
 
     def part(self, offset: int, size: int) -> bytes:
         """Return a part of the answer, of the token, or of an event's id (uint64_t, little endian)."""
@@ -209,7 +263,7 @@ class StoredHandle(Handle):
         """Tell the process that made the channel that another process can map the file, until the file is closed."""
         maker = self.stored.channel.maker
         self._has_told_maker = not (maker and opening.opener.pid == maker)
-        if self._has_told_maker:
+        if self._has_told_maker and not opening.is_again:
             self.stored.count_mapped(True)
 
     async def close(self, acts: Acts) -> None:
@@ -267,6 +321,7 @@ class MemHandle(StoredHandle):
     token: a random number that producers which use this open file write into their claims; when the file is closed,
         the server resolves the claims that have it
     n_open: how many open files keep this one open: itself, and each HoldHandle of it
+    is_released: whether the program has closed it, and a HoldHandle keeps it open
     unlist: a function to call at close(), if a program has looked up the HoldFile of this open file
     """
 
@@ -277,9 +332,21 @@ class MemHandle(StoredHandle):
         self.opener = opening.opener
         self.token = int.from_bytes(os.urandom(8), "little") >> 1 | 1
         self.n_open = 1
+        self.is_released = False
         self.unlist: Callable[[], None] | None = None
         self.tell_maker(opening)
         stored.memories[self.token] = self
+
+    def state(self) -> Any:
+        """Return the token, and whether only a HoldHandle keeps it open."""
+        return [self.token, self.is_released]
+
+    def restore(self, state: Any, acts: Acts) -> None:
+        """Take the token that producers know."""
+        del self.stored.memories[self.token]
+        self.token, self.is_released = state
+        self.n_open = 0 if self.is_released else 1  # HoldHandles are opened later
+        self.stored.memories[self.token] = self
 
     async def read(self, acts: Acts, offset: int, size: int, request: tap.Request) -> bytes:
         """Return a part of the memory; a read of TOKEN_BYTES at the end of the file returns the token, little endian.
@@ -293,6 +360,7 @@ class MemHandle(StoredHandle):
     def ended(self) -> Iterable[Handle]:
         """Return this handle, unless a HoldHandle keeps it open."""
         self.n_open -= 1
+        self.is_released = True
         return () if self.n_open else (self,)
 
     async def close(self, acts: Acts) -> None:
@@ -312,7 +380,7 @@ class HoldHandle(TextHandle):
     def __init__(self, node: HoldFile, opening: Opening) -> None:
         super().__init__(node, opening)
         held = node.held()
-        if held is None or not held.n_open:
+        if held is None or not (held.n_open or opening.is_again):
             raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
         held.n_open += 1
         self._held = held

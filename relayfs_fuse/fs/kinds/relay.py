@@ -11,7 +11,7 @@ import errno
 import math
 import os
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from relayfs_fuse import native
 from relayfs_fuse.fs import tap
@@ -189,6 +189,14 @@ class BufferHandle(RelayHandle):
         super().__init__(stored, opening)
         self.start = stats.passed_bytes
 
+    def state(self) -> Any:
+        """Return where the file begins."""
+        return [self.start]
+
+    def restore(self, state: Any, acts: Acts) -> None:
+        """Go on from there."""
+        (self.start,) = state
+
     def start_for_size(self, stats: Fields) -> int:
         """Return the stream position at which the file begins for st_size; 0 if the buffer was reset since."""
         return self.start if self.start <= stats.passed_bytes else 0
@@ -256,6 +264,19 @@ class SeekableHandle(BufferHandle):
         # Programs that open a relay file only for reading hardly ever map it.
         if opening.is_for_both:
             self.tell_maker(opening)
+
+    def state(self) -> Any:
+        """Return all positions."""
+        flags = self.by_line, self._has_gone_back
+        return [self.start, self.end, self.peeked and [*self.peeked], self.seen, self.written, self._consumed, [*flags]]
+
+    def restore(self, state: Any, acts: Acts) -> None:
+        """Go on from there; what can be mapped goes on being so."""
+        self.start, self.end, peeked, self.seen, self.written, self._consumed, flags = state
+        self.peeked = peeked and (peeked[0], peeked[1])
+        self.by_line, self._has_gone_back = flags
+        if self.stored.channel.stats.read == native.READ_WAIT:
+            self.stored.mappable.add(self.number)
 
     # ---------------------------------------------------------------- offsets and kept data
 

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from relayfs_fuse.fs.errorlog import ErrorLog
     from relayfs_fuse.fs.implicit import ImplicitDirectories
     from relayfs_fuse.fs.kinds.handles import JoinHandle
+    from relayfs_fuse.fs.notes import Notes
     from relayfs_fuse.fs.opener import Opener
     from relayfs_fuse.fs.requests.merging import Merging
     from relayfs_fuse.fs.requests.streams import Streams
@@ -48,6 +49,7 @@ class Acts:
     merging: feeds the files `merged` of traces
     commands, counters, tracing: carry out commands and requests; counters is None if they cannot be used
     errors: error_log
+    notes: for the next server, if this one dies
     naming: the lock that is held while names are added or removed
     implicit: removes directories above a removed channel
     """
@@ -58,6 +60,7 @@ class Acts:
     counters: Counters | None
     tracing: Tracing
     errors: ErrorLog
+    notes: Notes
     naming: trio.Lock
     implicit: ImplicitDirectories
     _turns: Turns = field(default_factory=Turns)

@@ -22,18 +22,22 @@ from relayfs_fuse.fs.channel_files import RelayFile
 from relayfs_fuse.fs.commands.control import NAME_MAX
 from relayfs_fuse.fs.kinds.handles import TOKEN_BYTES
 from relayfs_fuse.fs.nodes import JoinFile, MappedFile
+from relayfs_fuse.fs.notes import BACKING
 from relayfs_fuse.fs.opener import Opening, process_of
 from relayfs_fuse.fs.requests.acts import Acts
 from relayfs_fuse.fs.requests.names import NameOperations, guarded
+from relayfs_fuse.fs.requests.open_files import OpenFiles
 from relayfs_fuse.native import VERSION
 
 if TYPE_CHECKING:
     from relayfs_fuse.fs.commands.channel import Commands
     from relayfs_fuse.fs.counters import Counters
     from relayfs_fuse.fs.errorlog import ErrorLog
+    from relayfs_fuse.fs.handover import Handover
     from relayfs_fuse.fs.kinds.base import Backing
     from relayfs_fuse.fs.kinds.handles import Handle
     from relayfs_fuse.fs.nodes import Node
+    from relayfs_fuse.fs.notes import Notes
     from relayfs_fuse.fs.requests.merging import Merging
     from relayfs_fuse.fs.requests.streams import Streams
     from relayfs_fuse.fs.store import Store
@@ -63,6 +67,7 @@ class Operations(NameOperations):
     counters: the counters; None: they cannot be used
     tracing: the traces, and the announcing thread
     flushing: flushes a channel before it is opened
+    notes, handover: see NameOperations
     """
 
     def __init__(
@@ -76,13 +81,15 @@ class Operations(NameOperations):
         counters: Counters | None,
         tracing: Tracing,
         flushing: Flushing,
+        notes: Notes,
+        handover: Handover,
     ) -> None:
-        super().__init__(store, tree, errors, tracing.announcements)
+        super().__init__(store, tree, errors, tracing.announcements, notes, handover)
         self._flushing = flushing
         if counters is not None:
             self.requests = counters.requests
-        self._acts = Acts(streams, merging, commands, counters, tracing, errors, self._naming, self._implicit)
-        self._handles: dict[int, Handle] = {}
+        self._acts = Acts(streams, merging, commands, counters, tracing, errors, notes, self._naming, self._implicit)
+        self._files = OpenFiles(notes, tree, self._budget)
 
     # ---------------------------------------------------------------- attributes
 
@@ -148,7 +155,9 @@ class Operations(NameOperations):
         handle = node.open_by_token.get(value[:TOKEN_BYTES])
         if handle is None:
             raise pyfuse3.FUSEError(errno.EBADF)
+        request = tap.request()
         await self._acts.ask(handle, value[TOKEN_BYTES:])
+        self._files.note(handle, request.unique)
 
     async def removexattr(self, inode: int, name: bytes, ctx: pyfuse3.RequestContext) -> None:
         """Refuse: no attribute can be removed."""
@@ -172,12 +181,12 @@ class Operations(NameOperations):
             self._budget.hold(opening.number, 0, request.uid)
             handle = node.open(opening)
             backing = 0 if handle.is_stream else self._backing_of(node)
+            self._files.add(handle, node, opening)
         except BaseException:
             self._budget.release(opening.number)
             if isinstance(node, RelayFile):
                 node.stored.abandon(opening)
             raise
-        self._handles[handle.number] = handle
         if handle.is_stream:
             tap.open_stream(request.unique)
         elif backing:
@@ -186,31 +195,45 @@ class Operations(NameOperations):
 
     async def release(self, fh: int) -> None:
         """Close a file, and those files that only this one kept open."""
-        for handle in self._handles.pop(fh).ended():
-            self._budget.release(handle.number)
-            await handle.close(self._acts)
+        handle = self._files.get(fh)
+        if handle is None:
+            return  # a server that has died since has closed it
+        for ended in handle.ended():
+            self._budget.release(ended.number)
+            await ended.close(self._acts)
+            self._files.close(ended.number)
+        self._files.note(handle)
 
     async def read(self, fh: int, off: int, size: int) -> bytes:
         """Read from an open file; before, tell handles that isatty(3) was called for them."""
         request = tap.request()
         while terminal := tap.next_terminal():
-            if asked := self._handles.get(terminal):
+            if asked := self._files.get(terminal):
                 asked.note_terminal()
-        handle = self._handles[fh]
+        handle = self._files[fh]
         data = await handle.read(self._acts, off, size, request)
         self._keep(handle)
+        self._files.note(handle, request.unique)
         return data
 
     async def write(self, fh: int, off: int, buf: bytes) -> int:
         """Write to an open file."""
-        await self._handles[fh].write(self._acts, off, bytes(buf), tap.request())
+        request, handle = tap.request(), self._files[fh]
+        await handle.write(self._acts, off, bytes(buf), request)
+        self._files.note(handle, request.unique)
         return len(buf)
 
     async def poll(
         self, inode: int, fh: int, poll_handle: pyfuse3.PollHandle | None, ctx: pyfuse3.RequestContext
     ) -> int:
         """Return the events that hold now; `poll_handle` notifies the kernel when they change."""
-        return self._handles[fh].poll(self._acts, poll_handle)
+        handle = self._files[fh]
+        self._files.note_poll(handle, tap.poll_handle())
+        return handle.poll(self._acts, poll_handle)
+
+    def restore(self) -> list[int]:
+        """Open the files again that a dead server had open; return the kernel's numbers of those that are polled."""
+        return self._files.restore(self._acts, self._unlisted)
 
     # ---------------------------------------------------------------- helpers
 
@@ -245,7 +268,12 @@ class Operations(NameOperations):
         if backing is None:
             return 0
         if backing.number is None:
-            backing.number = self._register(backing)
+            # As long as an inode is open, the kernel takes no other id.
+            number = os.fstat(backing.descriptor).st_ino
+            noted = self._notes.get(BACKING, number)
+            backing.number = int(noted) if noted else self._register(backing)
+            if not noted:
+                self._notes.put(BACKING, number, str(backing.number).encode())
         return backing.number
 
     def _register(self, backing: Backing) -> int:

@@ -65,18 +65,23 @@ class _Feed:
 
 
 class Merging:
-    """The tasks of all open files that are read."""
+    """The tasks of all open files that are read.
+
+    runs: is set once run() has begun
+    """
 
     def __init__(self) -> None:
         self._feeds: dict[MergedHandle, _Feed] = {}
         self._nursery: trio.Nursery | None = None
         self._limiter = trio.CapacityLimiter(THREADS)
         self._privileged = {0, os.geteuid()}
+        self.runs = trio.Event()
 
     async def run(self) -> None:
         """Run the tasks until cancelled."""
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
+            self.runs.set()
             await trio.sleep_forever()
 
     async def read(self, handle: MergedHandle, offset: int, size: int, request: tap.Request) -> bytes:

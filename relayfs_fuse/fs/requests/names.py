@@ -24,7 +24,9 @@ from relayfs_fuse.fs.commands.control import check_name
 from relayfs_fuse.fs.counters import Requests
 from relayfs_fuse.fs.implicit import ImplicitDirectories
 from relayfs_fuse.fs.kinds.mapped import mapped
-from relayfs_fuse.fs.nodes import Directory, Node
+from relayfs_fuse.fs.nodes import Directory, Node, TextFile
+from relayfs_fuse.fs.notes import OPEN_DIRECTORY
+from relayfs_fuse.fs.opener import process_of
 from relayfs_fuse.fs.requests.budget import NAME_BYTES, Budget
 
 if TYPE_CHECKING:
@@ -32,6 +34,8 @@ if TYPE_CHECKING:
 
     from relayfs_fuse.fs.attributes import Attributes
     from relayfs_fuse.fs.errorlog import ErrorLog
+    from relayfs_fuse.fs.handover import Handover
+    from relayfs_fuse.fs.notes import Notes
     from relayfs_fuse.fs.requests.announcements import Announcements
     from relayfs_fuse.fs.store import Store
     from relayfs_fuse.fs.tree import Tree
@@ -83,6 +87,8 @@ class NameOperations(pyfuse3.Operations):
     tree: the names in the mount
     errors: error_log
     announcements: says which requests are the server's own
+    notes: for the next server, if this one dies
+    handover: says which server was before this one
     requests: counts requests and errors
     begun: is set when the kernel's first request, FUSE_INIT, is being answered
     """
@@ -90,15 +96,26 @@ class NameOperations(pyfuse3.Operations):
     # The kernel must not look up "." and "..", which the tree does not have.
     supports_dot_lookup = False
 
-    def __init__(self, store: Store, tree: Tree, errors: ErrorLog, announcements: Announcements) -> None:
+    def __init__(
+        self,
+        store: Store,
+        tree: Tree,
+        errors: ErrorLog,
+        announcements: Announcements,
+        notes: Notes,
+        handover: Handover,
+    ) -> None:
         super().__init__()
         self._store = store
         self._tree = tree
         self._errors = errors
         self._announcements = announcements
+        self._notes = notes
+        self._handover = handover
         self._budget = Budget()
         self._listings: dict[int, list[tuple[str, Node]]] = {}
-        self._next_handle = 1
+        # No number comes twice: the close of a file may be asked for again after its server died.
+        self._next_handle = handover.generation << 32 | 1
         # Held while names are added to the tree or removed from it by commands, mkdir(2) and rmdir(2).
         self._naming = trio.Lock()
         self._implicit = ImplicitDirectories(store, tree, announcements, self._naming)
@@ -134,6 +151,8 @@ class NameOperations(pyfuse3.Operations):
         handle = self._new_handle()
         self._budget.hold(handle, NAME_BYTES * len(listing), ctx.uid)
         self._listings[handle] = listing
+        about = f"{ctx.uid}/{inode}/" + "/".join(name for name, _ in listing)
+        self._notes.put(OPEN_DIRECTORY, handle, os.fsencode(about))
         return handle
 
     async def readdir(self, fh: int, start_id: int, token: pyfuse3.ReaddirToken) -> None:
@@ -142,7 +161,9 @@ class NameOperations(pyfuse3.Operations):
         Of what is not a directory only the name is given (native/fuse/replies.c).
         """
         uid = tap.request().uid
-        listing = self._listings[fh]
+        listing = self._listings.get(fh)
+        if listing is None:
+            listing = self._list_again(fh)
         for index in range(max(0, start_id), len(listing)):
             name, listed = listing[index]
             if listed.removed:
@@ -157,7 +178,18 @@ class NameOperations(pyfuse3.Operations):
     async def releasedir(self, fh: int) -> None:
         """Close a directory."""
         self._listings.pop(fh, None)
+        self._notes.drop(OPEN_DIRECTORY, fh)
         self._budget.release(fh)
+
+    def _list_again(self, handle: int) -> list[tuple[str, Node]]:
+        """Return the listing of a directory that a dead server had open, as it was then."""
+        uid, inode, *names = os.fsdecode(self._notes.get(OPEN_DIRECTORY, handle) or b"0/0").split("/")
+        children = self._directory(int(inode)).children
+        gone = TextFile("", bytes)
+        gone.removed = True
+        listing = self._listings[handle] = [(name, children.get(name, gone)) for name in names if name]
+        self._budget.hold(handle, NAME_BYTES * len(listing), int(uid))
+        return listing
 
     async def mkdir(
         self, parent_inode: int, name: bytes, mode: int, ctx: pyfuse3.RequestContext
@@ -166,7 +198,7 @@ class NameOperations(pyfuse3.Operations):
         announced = self._announced(parent_inode, name)
         if announced is not None:
             return announced
-        if self._announcements.is_asking(tap.request().pid):
+        if self._announcements.is_asking(tap.request().pid) or self._is_from_dead():
             raise pyfuse3.FUSEError(errno.EPERM)  # too late: the change was made without being announced
         async with self._naming:
             parent, text = self._directory(parent_inode), os.fsdecode(name)
@@ -188,6 +220,8 @@ class NameOperations(pyfuse3.Operations):
         if change is not None:
             change()
             return
+        if self._is_from_dead():
+            raise pyfuse3.FUSEError(errno.EPERM)
         by_server = self._announcements.is_asking(tap.request().pid)
         async with self._naming:
             parent = self._directory(parent_inode)
@@ -280,6 +314,10 @@ class NameOperations(pyfuse3.Operations):
         entry = self._entry(node)
         node.lookups += 1
         return entry
+
+    def _is_from_dead(self) -> bool:
+        """Whether the announcing thread of the server before, which has died, waits for the answer to this request."""
+        return self._handover.is_from_dead(process_of(tap.request().pid)) if self._handover.died[0] else False
 
     def _node(self, inode: int) -> Node:
         node = self._tree.node(inode)

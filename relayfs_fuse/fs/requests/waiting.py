@@ -267,7 +267,10 @@ class _Group:
 
 
 class Waiting:
-    """All groups of buffers."""
+    """All groups of buffers.
+
+    runs: is set once run() has begun
+    """
 
     def __init__(self) -> None:
         self._groups: list[_Group] = []
@@ -275,11 +278,13 @@ class Waiting:
         self._limiter = trio.CapacityLimiter(1)
         self._share = Share(CHECKS_SHARE, BURST_S)
         self._stopped = trio.Event()
+        self.runs = trio.Event()
 
     async def run(self) -> None:
         """Run the tasks of all groups until stop()."""
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
+            self.runs.set()
             await self._stopped.wait()
 
     def stop(self) -> None:

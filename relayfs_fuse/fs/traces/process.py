@@ -22,7 +22,7 @@ from relayfs_fuse import native
 from relayfs_fuse.errors import StoreError
 from relayfs_fuse.fs.channel_files import RelayFile
 from relayfs_fuse.fs.kinds.channel import StoredChannel
-from relayfs_fuse.fs.nodes import Directory, MetadataFile, Node, StatsDirectory
+from relayfs_fuse.fs.nodes import PROCESS_BITS, Directory, MetadataFile, Node, StatsDirectory
 from relayfs_fuse.native import trace as native_trace
 from relayfs_fuse.tracefiles import ctf
 
@@ -102,7 +102,7 @@ class TraceProcess:
     def show(self, tree: Tree, parent: Directory, stats_parent: Directory) -> Node:
         """Show it in a trace's directory and in one of .channels; return the node in the former."""
         files = StatsDirectory(self.name, tree, self._files, n_directories=0)
-        stats = StatsDirectory(self.name, tree, lambda: self._stats(tree), n_directories=1)
+        stats = StatsDirectory(self.name, tree, lambda: self._stats(tree), n_directories=1, bits=PROCESS_BITS)
         self._nodes = [files, stats]
         tree.attach(parent, files)
         tree.attach(stats_parent, stats)

@@ -307,6 +307,15 @@ class Sessions:
                     uid = os.stat(os.path.join(directory, ".events"), follow_symlinks=False).st_uid
                     self._inherited.append(self._add(directory, uid, image))
 
+    def reclaim(self, directory: str, image: Image) -> Session | None:
+        """Return an inherited session, which ends now when the process closes `join`; None: there is none."""
+        with self._lock:
+            for session in self._inherited:
+                if (session.directory, session.image) == (directory, image):
+                    self._inherited.remove(session)
+                    return session
+        return None
+
     def sweep(self) -> None:
         """End the inherited sessions whose processes have ended; no close(2) of `join` ends those."""
         with self._lock:

@@ -11,14 +11,17 @@ from __future__ import annotations
 import errno
 import logging
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import trio
 
 from relayfs_fuse.errors import CommandError, RelayError
 from relayfs_fuse.fs.supervise import keep
+from relayfs_fuse.fs.traces.sessions import Image
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from relayfs_fuse.fs.opener import Opener
     from relayfs_fuse.fs.requests.announcements import Announcements
     from relayfs_fuse.fs.traces.registry import Traces
@@ -67,6 +70,13 @@ class Tracing:
         """Allocate the memory of one of a process's buffers; see Traces.allocate()."""
         if self._traces is not None:
             await trio.to_thread.run_sync(self._traces.allocate(session, request))
+
+    def reclaim(self, directory: str, image: Sequence[Any]) -> Session | None:
+        """Return the session of a process, inherited from a dead server; None: it has ended.
+
+        image: as Image
+        """
+        return None if self._traces is None else self._traces.sessions.reclaim(directory, Image(*image))
 
     async def leave(self, session: Session) -> None:
         """End a process's part in a trace."""

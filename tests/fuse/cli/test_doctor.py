@@ -70,13 +70,12 @@ def test_refused_commands_and_damaged_channels(mount: Mount) -> None:
 
 
 def test_servers_that_are_dead_or_stopped(mount: Mount, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert mount.process is not None
     monkeypatch.setattr(mounted, "ANSWER_S", 0.1)
-    mount.process.send_signal(signal.SIGSTOP)
+    os.kill(mount.server, signal.SIGSTOP)
     try:
         status, found = of_mount(mount)
     finally:
-        mount.process.send_signal(signal.SIGCONT)
+        os.kill(mount.server, signal.SIGCONT)
     assert (status, levels(found)) == (1, ["problem"])
     assert "does not answer within 0.1 s" in found[0]["meaning"]
     monkeypatch.undo()

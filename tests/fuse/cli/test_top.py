@@ -93,11 +93,11 @@ def test_figures_go_on_while_the_server_stands_still_dies_and_comes_back(make_mo
     stream = Stream(mount, tmp_path / "out")
     with stream.process:
         wait_until(lambda: stream.names() == {"a", "t"}, "both are shown")
-        mount.process.send_signal(signal.SIGSTOP)
+        os.kill(mount.server, signal.SIGSTOP)
         try:
             stream.wait_for_further(10)
         finally:
-            mount.process.send_signal(signal.SIGCONT)
+            os.kill(mount.server, signal.SIGCONT)
         mount.create("dir/b", SMALL).write_bytes(b"record")
         wait_until(lambda: "dir/b" in stream.names(), "a new channel is shown")
         mount.kill()

@@ -331,9 +331,9 @@ def test_a_list_of_many_counters_is_made_in_milliseconds(mount, counters):
     """Each change makes a new list, and whoever lists the mount's directory asks how long it is."""
     for i in range(8000):
         counters.add(f"g/{i}", native.CounterSpec(help="x" * 100))
-    start = cpu_seconds(mount.process.pid)
+    start = cpu_seconds(mount.server)
     for i in range(40):
         counters.add(f"more/{i}", native.CounterSpec())
         assert (mount.path / "counters.names").stat().st_size > 8000 * 100
-    assert (cpu_seconds(mount.process.pid) - start) / 40 < 0.03
+    assert (cpu_seconds(mount.server) - start) / 40 < 0.03
     assert len(names(mount)) == 8040 + 2

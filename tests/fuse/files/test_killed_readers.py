@@ -36,7 +36,7 @@ def test_what_a_killed_reader_has_not_got_into_its_memory_is_unread(
 ) -> None:
     path = preloaded(mount, options)
     assert mount.process is not None
-    server = mount.process.pid if killed_at == "the server's" else 0
+    server = mount.server if killed_at == "the server's" else 0
     done = subprocess.run(
         [compile_c([SOURCE]), path, str(size), str(server)], capture_output=True, check=False, timeout=DEADLINE_S
     )

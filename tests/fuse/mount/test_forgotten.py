@@ -14,7 +14,7 @@ SMALL = "buffers=single subbuf_size=4K n_subbufs=2"
 
 def memory_kb(mount: Mount) -> int:
     assert mount.process is not None
-    found = re.search(r"RssAnon:\s+(\d+)", Path(f"/proc/{mount.process.pid}/status").read_text())
+    found = re.search(r"RssAnon:\s+(\d+)", Path(f"/proc/{mount.server}/status").read_text())
     assert found
     return int(found[1])
 

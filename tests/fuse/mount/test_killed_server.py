@@ -1,43 +1,43 @@
 """A server that is killed leaves no program behind that sleeps for ever, whatever it was doing."""
 
-import errno
 import os
+import signal
 import subprocess
-import sys
 from collections.abc import Callable
-from pathlib import Path
+from contextlib import suppress
 
 import pytest
 from mounts import DEADLINE_S, Mount
 
-# relayfs that kills itself when it has taken a request of its own thread, and has not yet answered it.
-SUICIDAL = f"""#!{sys.executable}
-import os, signal, sys
-from relayfs_fuse.cli import mount
-from relayfs_fuse.fs.requests.announcements import Announcements
-
-def take(self, thread, path):
-    if thread == self._thread.native_id:
-        os.kill(os.getpid(), signal.SIGKILL)
-
-Announcements.take = take
-sys.exit(mount.main())
-"""
+DIED = "WARNING: the server before, process .* has died"
 
 
-def test_a_server_that_is_killed_while_it_waits_for_its_own_mount_ends(
-    make_mount: Callable[..., Mount], tmp_path: Path
-) -> None:
-    wrapper = tmp_path / "relayfs"
-    wrapper.write_text(SUICIDAL)
-    wrapper.chmod(0o755)
-    mount = make_mount(start=False)
-    mount.program = wrapper
-    mount.start()
+def test_after_ten_deaths_in_a_row_the_mount_is_given_up(make_mount: Callable[..., Mount]) -> None:
+    mount = make_mount()
+    mount.expect(DIED)
+    mount.expect("relayfs: 10 servers in a row have died within .* is unmounted")
+    path = mount.create("log", "buffers=single read=wait")
     assert mount.process is not None
-    with pytest.raises(OSError, match=os.strerror(errno.ENOTCONN)):
-        mount.command("trace create t")
-    mount.process.wait(DEADLINE_S)
+    with subprocess.Popen(["cat", path], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as cat:
+        while mount.process.poll() is None:
+            with suppress(IndexError, FileNotFoundError, ProcessLookupError):  # there is none just now
+                mount.kill_server()
+        assert mount.process.wait(DEADLINE_S) == 1
+        _, complaint = cat.communicate(timeout=DEADLINE_S)
+    assert b"not connected" in complaint or b"connection abort" in complaint
+    assert os.listdir(mount.path) == []
+
+
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_a_successor_ends_in_order(mount: Mount, signum: int) -> None:
+    mount.expect(DIED)
+    mount.kill_server()
+    assert mount.channels() == ""
+    assert mount.stop(signum) == 0
+    assert os.listdir(mount.path) == []
+
+
+def test_a_supervisor_that_is_killed_takes_its_server_with_it(mount: Mount) -> None:
+    mount.kill()
     toucher = subprocess.run(["stat", mount.control], capture_output=True, text=True, timeout=DEADLINE_S, check=False)
     assert "Transport endpoint is not connected" in toucher.stderr
-    mount.kill()

@@ -35,7 +35,7 @@ for fd in kept:
 
 def resident(mount: Mount) -> int:
     assert mount.process is not None
-    with open(f"/proc/{mount.process.pid}/status", encoding="ascii") as file:
+    with open(f"/proc/{mount.server}/status", encoding="ascii") as file:
         return next(int(line.split()[1]) for line in file if line.startswith("RssAnon:")) * 1024
 
 

@@ -100,7 +100,7 @@ def test_a_server_that_is_confined_as_the_unit_says_serves_all_users(
     mount.program.chmod(0o755)
     mount.start()
     assert mount.process is not None
-    status = Path(f"/proc/{mount.process.pid}/status").read_text()
+    status = Path(f"/proc/{mount.server}/status").read_text()
     assert re.search(r"^NoNewPrivs:\s+1$", status, re.MULTILINE)
     assert re.search(r"^Seccomp:\s+2$", status, re.MULTILINE)
     # It maps files where another server does (SYS_ADMIN), and protects their pages (LINUX_IMMUTABLE).

@@ -117,12 +117,11 @@ def test_names_are_listed_without_a_look_at_the_files(counted: Counted) -> None:
 
 
 def test_idle_channels_take_no_descriptors(counted: Counted) -> None:
-    process = counted.mount.process
-    assert process is not None
+    server = counted.mount.server
     counted.create("idle", 0, 2 * DESCRIPTORS_MAX)
 
     def descriptors() -> int:
-        return len(os.listdir(f"/proc/{process.pid}/fd"))
+        return len(os.listdir(f"/proc/{server}/fd"))
 
     wait_until(lambda: descriptors() < DESCRIPTORS_MAX, lambda: f"fewer than {descriptors()} descriptors")
     # They are there nevertheless.

@@ -29,8 +29,7 @@ class App:
 
     def __init__(self, mount: Mount, output: Path, *options: str, sanitize: str = PLAIN) -> None:
         program = compile_c([RUNNER], None, sanitize)
-        assert mount.process is not None
-        self.output, self.server = output, mount.process
+        self.output, self.server = output, mount.server
         self.process = subprocess.Popen(
             run_command(program, mount.path / CHANNEL, output, *options, sanitize=sanitize),
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0, env=run_environment(sanitize),
@@ -75,7 +74,7 @@ class App:
         assert self._ticks() - before < 0.2 * os.sysconf("SC_CLK_TCK")
 
     def _ticks(self) -> int:
-        stats = [Path(f"/proc/{process.pid}/stat").read_text() for process in (self.process, self.server)]
+        stats = [Path(f"/proc/{pid}/stat").read_text() for pid in (self.process.pid, self.server)]
         return sum(int(ticks) for stat in stats for ticks in stat.rpartition(")")[2].split()[11:13])
 
     def kill(self) -> None:

@@ -241,7 +241,7 @@ def test_who_may_not_read_the_buffers_is_told(mount, run, unprivileged: User):
 def test_many_short_programs_are_recorded(mount, run, out):
     """Each is a process, makes its buffers, writes a little, and is gone."""
     n = 2000 if os.environ.get("RELAYFS_STRESS") == "long" else 150
-    descriptors = len(os.listdir(f"/proc/{mount.process.pid}/fd"))
+    descriptors = len(os.listdir(f"/proc/{mount.server}/fd"))
     with recording("t", "-m", mount.path, "-o", out) as process:
         for i in range(n):
             program = run("brief")
@@ -251,7 +251,7 @@ def test_many_short_programs_are_recorded(mount, run, out):
         finish(process)
     seen = read(out).events["brief"]
     assert len(seen) == sum(i % 100 for i in range(n))
-    assert len(os.listdir(f"/proc/{mount.process.pid}/fd")) <= descriptors + 2
+    assert len(os.listdir(f"/proc/{mount.server}/fd")) <= descriptors + 2
 
 
 def test_traces_of_the_mount_are_listed(mount, run):

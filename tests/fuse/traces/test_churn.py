@@ -69,18 +69,18 @@ class Recorder:
 
 def rss_kib(mount: Mount) -> int:
     assert mount.process is not None
-    status = Path(f"/proc/{mount.process.pid}/status").read_text()
+    status = Path(f"/proc/{mount.server}/status").read_text()
     return next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmRSS:"))
 
 
 def n_descriptors(mount: Mount) -> int:
     assert mount.process is not None
-    return len(os.listdir(f"/proc/{mount.process.pid}/fd"))
+    return len(os.listdir(f"/proc/{mount.server}/fd"))
 
 
 def buffers_mapped(mount: Mount, trace: str) -> list[str]:
     assert mount.process is not None
-    maps = Path(f"/proc/{mount.process.pid}/maps").read_text()
+    maps = Path(f"/proc/{mount.server}/maps").read_text()
     return [line for line in maps.splitlines() if f"{mount.store}/{trace}/" in line]
 
 

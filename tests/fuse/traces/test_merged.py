@@ -96,7 +96,7 @@ def following(out: Path, path: Path) -> Iterator[Reader]:
 
 
 def n_descriptors(mount: Mount) -> int:
-    return len(os.listdir(f"/proc/{mount.process.pid}/fd"))
+    return len(os.listdir(f"/proc/{mount.server}/fd"))
 
 
 # --- what is read ---

@@ -1,0 +1,97 @@
+/* SPDX-License-Identifier: MIT */
+#include "handover.h"
+#include "protocol.h"
+
+#include <errno.h>
+#include <string.h>
+#include <unistd.h>
+
+/* The page. A server that is killed while it stores the INIT has not answered it, and is the first one. */
+struct kept {
+	uint32_t init_length; /* 0: none */
+	uint32_t padding;
+	unsigned char init[RELAY_HANDOVER_INIT_MAX];
+};
+
+static struct kept *kept;
+static int inherited_fd = -1;
+static int is_to_replay;
+static uint64_t answered;
+
+void relay_handover_use(void *memory, int fd)
+{
+	kept = memory;
+	inherited_fd = fd;
+	is_to_replay = fd >= 0;
+}
+
+int relay_handover_fd(void)
+{
+	return inherited_fd;
+}
+
+void relay_handover_keep_init(const void *message, size_t length)
+{
+	if (!kept || inherited_fd >= 0 || length > sizeof(kept->init))
+		return;
+	memcpy(kept->init, message, length);
+	kept->init_length = (uint32_t)length;
+}
+
+ssize_t relay_handover_replay_init(void *message, size_t room)
+{
+	size_t length = is_to_replay ? kept->init_length : 0;
+	if (length < sizeof(struct fuse_in_header) || length > room)
+		return 0;
+	is_to_replay = 0;
+	memcpy(message, kept->init, length);
+	answered = ((const struct fuse_in_header *)message)->unique;
+	return (ssize_t)length;
+}
+
+int relay_handover_is_answered(uint64_t unique)
+{
+	if (unique != answered)
+		return 0;
+	answered = 0;
+	return 1;
+}
+
+int relay_handover_is_possible(void)
+{
+	const struct fuse_in_header *in;
+	const struct fuse_init_in *init;
+	if (!kept || kept->init_length < sizeof(*in) + sizeof(*init))
+		return 0;
+	in = (const void *)kept->init;
+	init = (const void *)(in + 1);
+	return init->flags & FUSE_INIT_EXT && init->flags2 & TAP_HAS_RESEND_FLAG2;
+}
+
+static int send_header(int fd, int32_t error, uint64_t unique)
+{
+	struct fuse_out_header out = {.len = sizeof(out), .error = error, .unique = unique};
+	return write(fd, &out, sizeof(out)) == (ssize_t)sizeof(out) ? 0 : -errno;
+}
+
+int relay_handover_resend(int fd)
+{
+	return send_header(fd, TAP_NOTIFY_RESEND, 0);
+}
+
+int relay_handover_awaits(int fd, uint64_t unique)
+{
+	/* The kernel looks for the request, and does nothing to it: this says that its interruption was seen. */
+	int result = send_header(fd, 0, unique | TAP_INTERRUPT_BIT);
+	return result ? (result == -ENOENT ? 0 : result) : 1;
+}
+
+void relay_handover_notify_poll(int fd, uint64_t poll_handle)
+{
+	struct {
+		struct fuse_out_header header;
+		struct fuse_notify_poll_wakeup_out body;
+	} out = {.header = {.len = sizeof(out), .error = FUSE_NOTIFY_POLL}, .body = {.kh = poll_handle}};
+	/* -ENOENT: the file was closed. */
+	(void)!write(fd, &out, sizeof(out));
+}

@@ -1,0 +1,199 @@
+"""The supervisor of a mount: the process that the user has started. It forks the server, and another one if that dies.
+
+    supervisor --- fork ---> server            serves requests
+        |  <-- descriptor of /dev/fuse --
+        |  <-- "answers", "ends" --------
+        |      end of the connection: all threads that run have ended; it died unless it said "ends"
+        `--- fork ---> successor
+
+It has imported all that a server needs, so a server begins at once. It keeps the descriptor of /dev/fuse, the notes and
+the store's lock (fs/handover.py), has one thread, reads nothing that other programs write, and passes signals on.
+
+It does not wait until the dead server's process is gone: a thread of it may sleep until a request is answered that it
+has made to its own mount, which the successor does (fs/requests/announcements.py).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import os
+import select
+import signal
+import socket
+import sys
+import time
+from collections import deque
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from relayfs_fuse.fs import mounts, tap
+from relayfs_fuse.fs.handover import ANSWERS, ENDS, MOUNTED
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from relayfs_fuse.fs.handover import Handover
+
+# On each of these signals a server unmounts and ends.
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+# If so many servers in a row have lived no longer than this together, not counting the time that they took to begin, it
+# is no use to start another one.
+DEATHS_MAX = 10
+LIVES_S = 1.0
+
+_PR_SET_PDEATHSIG = 1
+_libc = ctypes.CDLL(None)
+
+
+class Supervisor:
+    """The supervisor.
+
+    handover: what each server gets
+    serve: is called in the process of a server, and returns its exit status
+    answers: is called once, when the mount answers
+    ends: is called when the server begins to end
+    """
+
+    def __init__(
+        self,
+        handover: Handover,
+        serve: Callable[[Handover], int],
+        answers: Callable[[], None],
+        ends: Callable[[], None],
+    ) -> None:
+        self._handover = handover
+        self._serve = serve
+        self._answers = answers
+        self._ends = ends
+        self._is_ending = False
+        self._mounted = 0  # st_dev of the mount
+        self._answered_at = 0.0
+        self._lives_s: deque[float] = deque(maxlen=DEATHS_MAX)
+        self._dead: set[int] = set()
+        self._woken, self._wakes = socket.socketpair()
+        self._wakes.setblocking(False)
+
+    def run(self) -> int:
+        """Have servers serve until one ends in order; return its exit status.
+
+        RuntimeError: one after the other has died; the mount is unmounted.
+        """
+        signal.set_wakeup_fd(self._wakes.fileno(), warn_on_full_buffer=False)
+        for signum in (*SIGNALS, signal.SIGCHLD):
+            signal.signal(signum, lambda *_: None)
+        gc.freeze()  # what was imported is shared with the servers, and a collection would write to it
+        while True:
+            server = self._start()
+            self._attend(server)
+            if self._is_ending or not self._handover.has_answered or not tap.can_hand_over():
+                return self._wait_for(server)
+            self._bury(server)
+            if len(self._lives_s) == DEATHS_MAX and sum(self._lives_s) < LIVES_S:
+                self._unmount()
+                raise RuntimeError(
+                    f"{DEATHS_MAX} servers in a row have died within {sum(self._lives_s):.1f} s of their service: "
+                    f"{self._handover.place} is unmounted"
+                )
+
+    def _start(self) -> int:
+        """Fork a server; return its process id."""
+        ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        # Until it has handlers, signals wait.
+        signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+        supervisor = os.getpid()
+        server = os.fork()
+        if not server:
+            _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+            if os.getppid() != supervisor:
+                os._exit(1)
+            ours.close()
+            signal.set_wakeup_fd(-1)
+            self._woken.close()
+            self._wakes.close()
+            self._handover.supervisor = its
+            self._be_server()
+        its.close()
+        self._handover.supervisor = ours
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+        return server
+
+    def _be_server(self) -> None:
+        status = 1
+        try:
+            status = self._serve(self._handover)
+        except SystemExit as end:
+            status = end.code if isinstance(end.code, int) else 1
+        finally:
+            with suppress(OSError, ValueError, AttributeError):
+                sys.stderr.flush()
+            os._exit(status)
+
+    def _attend(self, server: int) -> None:
+        """Pass signals on to a server, and take its messages, until it has closed the connection."""
+        connection = self._handover.supervisor
+        assert connection is not None
+        poll = select.poll()
+        poll.register(connection, select.POLLIN)
+        poll.register(self._woken, select.POLLIN)
+        with connection:
+            while True:
+                ready = [descriptor for descriptor, _ in poll.poll()]
+                if self._woken.fileno() in ready:
+                    self._pass_on(server)
+                if connection.fileno() in ready and not self._take_message(connection):
+                    return
+
+    def _pass_on(self, server: int) -> None:
+        for signum in self._woken.recv(4096):
+            if signum in SIGNALS:
+                with suppress(ProcessLookupError):
+                    os.kill(server, signum)
+        for process in list(self._dead):
+            if os.waitpid(process, os.WNOHANG)[0]:
+                self._dead.discard(process)
+
+    def _take_message(self, connection: socket.socket) -> bool:
+        """Take a message from a server; False: it has closed the connection."""
+        try:
+            message, descriptors, _, _ = socket.recv_fds(connection, 64, 1)
+        except ConnectionResetError:
+            return False
+        if message == MOUNTED:
+            self._handover.device = descriptors[0]
+        elif message.startswith(ANSWERS):
+            self._answered_at = time.monotonic()
+            self._mounted = int(message.removeprefix(ANSWERS))
+            if not self._handover.has_answered:
+                self._handover.has_answered = True
+                self._answers()
+        elif message == ENDS and not self._is_ending:
+            self._is_ending = True
+            self._ends()
+        return bool(message)
+
+    def _bury(self, server: int) -> None:
+        """Note that a server died, and how, for its successor's log."""
+        now = time.monotonic()
+        self._lives_s.append(now - self._answered_at if self._answered_at else 0.0)
+        self._answered_at = 0.0
+        process, status = os.waitpid(server, os.WNOHANG)
+        if not process:
+            self._dead.add(server)
+        how = "it was killed" if not process else _how(os.waitstatus_to_exitcode(status))
+        self._handover.died = server, how
+        self._handover.generation += 1
+
+    def _wait_for(self, server: int) -> int:
+        code = os.waitstatus_to_exitcode(os.waitpid(server, 0)[1])
+        if code and self._is_ending:
+            self._unmount()
+        return code if code >= 0 else 128 - code
+
+    def _unmount(self) -> None:
+        if mounts.is_on_top(self._handover.place, self._mounted):
+            mounts.unmount(self._handover.place)
+
+
+def _how(code: int) -> str:
+    return f"it ended with status {code}" if code >= 0 else f"it was killed by {signal.Signals(-code).name}"

@@ -1,0 +1,97 @@
+"""What the supervisor of a mount (cli/supervisor.py) hands to each of its servers, one after the other.
+
+If a server dies, its successor gets the descriptor of /dev/fuse, the notes, and the lock of the store. So the mount and
+the files that programs have open go on: the kernel sends all requests again that were not answered, and the notes say
+what else the dead server knew that neither the store nor the kernel tells.
+"""
+
+from __future__ import annotations
+
+import logging
+import mmap
+import os
+import socket
+import time
+from typing import TYPE_CHECKING
+
+from relayfs_fuse.fs import tap
+from relayfs_fuse.fs.notes import MEMORY_BYTES, Notes, make_memory
+from relayfs_fuse.fs.store import lock_store
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from relayfs_fuse.fs.settings import Settings
+
+log = logging.getLogger(__name__)
+
+# What a server tells its supervisor.
+MOUNTED, ANSWERS, ENDS = b"mounted", b"answers ", b"ends"
+
+
+class Handover:
+    """What one server gets. StoreError: the store cannot be used, or has another server.
+
+    settings: the options of the mount
+    lock: the store's, which the supervisor holds
+    place: the mountpoint, without symbolic links
+    began_ns: when the first server began
+    device: the descriptor of /dev/fuse; -1: nothing is mounted yet
+    has_answered: whether the mount has answered before
+    died: the server before, which has died, and what ended it; 0, "": there was none
+    generation: how many servers of the mount there were before
+    supervisor: what this server sends messages to
+    before_answer: is called in the first server before the supervisor is told that the mount answers
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.lock = lock_store(settings.store, settings.mountpoint)
+        # Later this would ask the server.
+        self.place = os.path.realpath(settings.mountpoint)
+        self.began_ns = time.time_ns()
+        self.device = -1
+        self.has_answered = False
+        self.died: tuple[int, str] = 0, ""
+        self.generation = 0
+        self.supervisor: socket.socket | None = None
+        self.before_answer: Callable[[], object] = bool
+        self._descriptor = make_memory()
+        self._memory = mmap.mmap(self._descriptor, MEMORY_BYTES)
+        tap.keep_in(self._memory)
+
+    def open_notes(self) -> Notes:
+        """Return the notes; a server does this once, before it mounts or takes over the mount."""
+        if self.device >= 0:
+            tap.take_over(self._memory, self.device)
+        return Notes(self._memory)
+
+    def tell_mounted(self, descriptor: int) -> None:
+        """Give the supervisor the descriptor of /dev/fuse."""
+        self.device = descriptor
+        self._send(MOUNTED, [descriptor])
+
+    def tell_answers(self, number: int) -> None:
+        """Tell the supervisor that the mount answers; number: st_dev of the mount."""
+        if not self.has_answered:
+            log.info("%s is mounted", self.settings.mountpoint)
+            self.before_answer()
+        self.has_answered = True
+        self._send(ANSWERS + str(number).encode())
+
+    def tell_ends(self) -> None:
+        """Tell the supervisor that this server ends in order: it gets no successor."""
+        self._send(ENDS)
+
+    def _send(self, message: bytes, descriptors: list[int] | None = None) -> None:
+        if self.supervisor is not None:
+            socket.send_fds(self.supervisor, [message], descriptors or [])
+
+    def is_from_dead(self, process: int) -> bool:
+        """Whether a process is the server before, a thread of which may still wait for an answer of its own mount."""
+        return bool(process) and process == self.died[0]
+
+    def close(self) -> None:
+        """Release the store's lock."""
+        self.lock.close()
+        os.close(self._descriptor)

@@ -1,0 +1,174 @@
+"""The open files of the mount by number, and the notes by which the next server opens them again if this one dies.
+
+The note of an open file is written before the kernel is told of it. It has what open(2) was asked, and the handle's
+state (Handle.state()) before and after the read(2) that was answered last: which of them counts depends on whether
+the kernel has that answer.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import logging
+import os
+from typing import TYPE_CHECKING, Any
+
+from relayfs_fuse.fs import tap
+from relayfs_fuse.fs.channel_files import HoldFile
+from relayfs_fuse.fs.kinds.handles import GoneHandle
+from relayfs_fuse.fs.nodes import Directory
+from relayfs_fuse.fs.notes import OPEN_FILE, RECORD, TEXT
+from relayfs_fuse.fs.opener import Opener, Opening
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from relayfs_fuse.fs.kinds.handles import Handle
+    from relayfs_fuse.fs.nodes import Node
+    from relayfs_fuse.fs.notes import Notes
+    from relayfs_fuse.fs.requests.acts import Acts
+    from relayfs_fuse.fs.requests.budget import Budget
+    from relayfs_fuse.fs.tree import Tree
+
+log = logging.getLogger(__name__)
+
+
+class _OpenFile:
+    """A handle, and what its note says.
+
+    about: what open(2) was asked
+    state: the handle's state after the last answer
+    """
+
+    def __init__(self, handle: Handle, about: dict[str, Any], state: Any) -> None:
+        self.handle = handle
+        self.about = about
+        self.state = state
+
+
+class OpenFiles:
+    """The open files."""
+
+    def __init__(self, notes: Notes, tree: Tree, budget: Budget) -> None:
+        self._notes = notes
+        self._tree = tree
+        self._budget = budget
+        self._files: dict[int, _OpenFile] = {}
+
+    def get(self, number: int) -> Handle | None:
+        """Return the handle of a number; None: it is closed."""
+        file = self._files.get(number)
+        return None if file is None else file.handle
+
+    def __getitem__(self, number: int) -> Handle:
+        handle = self.get(number)
+        if handle is None:
+            raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+        return handle
+
+    def add(self, handle: Handle, node: Node, opening: Opening) -> None:
+        """Add a handle that open(2) has made; OSError: ENOMEM."""
+        request = opening.request
+        about = {
+            "node": node.inode,
+            "open": request.unique,
+            "flags": opening.flags,
+            "stream": opening.as_stream,
+            "thread": request.pid,
+            "user": [request.uid, request.gid],
+        }
+        if opening.has_opener:
+            opener = opening.opener
+            about["opener"] = [opener.uid, opener.gid, opener.groups, opener.pid, opener.vpid]
+        if isinstance(node, HoldFile) and node.parent is not None:
+            about["in"] = [node.parent.inode, node.name]
+        file = _OpenFile(handle, about, handle.state())
+        self._write(file, 0, None)
+        self._files[handle.number] = file
+
+    def note(self, handle: Handle, unique: int = 0) -> None:
+        """Note the state of a handle, which it will have once the request of this number is answered; 0: has now."""
+        file = self._files.get(handle.number)
+        if file is None:
+            return
+        state = handle.state()
+        if state != file.state:
+            self._write(file, unique, state)
+            file.state = state
+
+    def note_poll(self, handle: Handle, kernel_handle: int) -> None:
+        """Note by which number the kernel knows a file that is polled."""
+        file = self._files[handle.number]
+        if kernel_handle and "poll" not in file.about:
+            file.about["poll"] = kernel_handle
+            self._write(file, 0, file.state)
+
+    def _write(self, file: _OpenFile, unique: int, after: Any) -> None:
+        before = file.state if unique or after is None else after
+        words = [file.about, before, unique, after if unique else None]
+        self._notes.put(OPEN_FILE, file.handle.number, json.dumps(words, separators=(",", ":")).encode())
+
+    def close(self, number: int) -> None:
+        """Forget a handle, which is closed."""
+        self._files.pop(number, None)
+        for kind in (OPEN_FILE, TEXT, RECORD):
+            self._notes.drop(kind, number)
+
+    # ---------------------------------------------------------------- after the death of another server
+
+    def restore(self, acts: Acts, unlisted: Callable[[Directory, str], Node | None]) -> list[int]:
+        """Open the files again that a dead server had open; return the kernel's numbers of those that are polled.
+
+        unlisted: returns the node of a name in a directory that readdir(2) does not list
+        """
+        polled = []
+        notes = [(number, json.loads(data)) for number, data in self._notes.all(OPEN_FILE)]
+        # A HoldFile is there only once the memory file is open that it holds.
+        for number, (about, before, unique, after) in sorted(notes, key=lambda note: ("in" in note[1][0], note[0])):
+            if tap.awaits(about["open"]):
+                self.close(number)  # the kernel asks for this open(2) again
+                continue
+            state = before if not unique or tap.awaits(unique) else after
+            handle = self._open_again(number, about, state, acts, unlisted)
+            self._files[number] = _OpenFile(handle, about, state)
+            if "poll" in about:
+                polled.append(about["poll"])
+        return polled
+
+    def _open_again(
+        self,
+        number: int,
+        about: dict[str, Any],
+        state: Any,
+        acts: Acts,
+        unlisted: Callable[[Directory, str], Node | None],
+    ) -> Handle:
+        opening = _opening(number, about)
+        try:
+            node = self._tree.node(about["node"])
+            if "in" in about:
+                parent, name = about["in"]
+                directory = self._tree.node(parent)
+                node = unlisted(directory, name) if isinstance(directory, Directory) else None
+            if node is not None:
+                self._budget.hold(number, 0, about["user"][0])
+                handle = node.open(opening)
+                handle.restore(state, acts)
+                return handle
+        except OSError as error:
+            log.info("an open file cannot be opened again: %s", error)
+        except Exception:
+            log.exception("an open file cannot be opened again")
+        return GoneHandle(opening)
+
+
+def _opening(number: int, about: dict[str, Any]) -> Opening:
+    uid, gid = about["user"]
+    request = tap.Request(about["open"], about["thread"], uid, gid, 0, 0)
+    opening = Opening(number, about["flags"] & ~os.O_TRUNC, request)
+    opening.as_stream = about["stream"]
+    opening.is_again = True
+    if "opener" in about:
+        uid, gid, groups, pid, vpid = about["opener"]
+        opening.opener = Opener(uid, gid, tuple(groups), pid, vpid)
+    return opening

@@ -1,0 +1,190 @@
+"""The server is killed while programs have files of the mount open: they do not notice."""
+
+import mmap
+import os
+import select
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from mounts import DEADLINE_S, Mount, User, opened, wait_until, watching
+from traffic import lines, wait_asleep
+
+from relayfs_fuse import Channel
+
+DIED = "WARNING: the server before, process .* has died"
+pytestmark = pytest.mark.one_mount
+
+
+@pytest.fixture
+def kill(mount: Mount) -> Callable[[], None]:
+    """Give a function that kills the server; ten that live no longer than a second together would be too many."""
+    mount.expect(DIED)
+
+    def kill() -> None:
+        time.sleep(0.12)
+        mount.kill_server()
+
+    return kill
+
+
+def numbers(mount: Mount) -> dict[str, int]:
+    """Return the inode number of everything in the mount."""
+    found = {}
+    for above, directories, files in os.walk(mount.path):
+        for name in (*directories, *files):
+            path = os.path.join(above, name)
+            found[path] = os.lstat(path).st_ino
+    return found
+
+
+def test_names_and_inode_numbers_stay(mount: Mount, kill: Callable[[], None]) -> None:
+    mount.create("app/cpu", "subbuf_size=4K n_subbufs=4")
+    mount.create("app/ring", "type=ring size=4K")
+    mount.command("trace create t")
+    os.mkdir(mount.path / "plain")
+    before = numbers(mount)
+    assert len(before) > 100
+    assert len(set(before.values())) == len(before)
+    with opened(mount.path / ".channels/app/cpu/buffer0/records") as descriptor:
+        kill()
+        assert os.fstat(descriptor).st_ino == before[f"{mount.path}/.channels/app/cpu/buffer0/records"]
+    assert numbers(mount) == before
+    mount.command("trace remove t")
+
+
+def test_another_channel_of_the_same_name_has_another_inode(mount: Mount) -> None:
+    seen = set()
+    for _ in range(3):
+        path = mount.create("log", "buffers=single subbuf_size=4K n_subbufs=4")
+        seen |= {path.stat().st_ino, (mount.path / ".channels/log/mem0").stat().st_ino}
+        mount.command("remove log")
+    assert len(seen) == 6
+
+
+@pytest.mark.parametrize("options", ["", "type=ring size=64K", "times=mono"])
+def test_cat_that_waits_gets_each_byte_once(mount: Mount, kill: Callable[[], None], options: str) -> None:
+    path = mount.create("log", f"buffers=single read=wait {options}")
+    with subprocess.Popen(["cat", path], stdout=subprocess.PIPE) as cat:
+        assert cat.stdout is not None
+        for n in range(5):
+            wait_asleep(cat, path)
+            kill()
+            path.write_bytes(lines(1, n))
+            assert cat.stdout.readline() == lines(1, n)
+        cat.kill()
+
+
+def test_a_writer_goes_on(mount: Mount, kill: Callable[[], None]) -> None:
+    path = mount.create("log", "buffers=single subbuf_size=64K n_subbufs=4")
+    with opened(path, os.O_WRONLY | os.O_APPEND) as descriptor:
+        for n in range(6):
+            os.write(descriptor, lines(1, n))
+            kill()
+    assert path.read_bytes() == lines(6)
+
+
+def test_a_text_that_was_begun_is_read_to_its_end(mount: Mount, kill: Callable[[], None]) -> None:
+    mount.create("log", "buffers=single")
+    with mount.control.open("rb", buffering=0) as file:
+        whole = mount.control.read_bytes()
+        got = file.read(10)
+        mount.create("another", "buffers=single")
+        kill()
+        assert got + file.read() == whole
+
+
+@pytest.mark.parametrize("edge", [0, select.EPOLLET])
+def test_who_polls_is_woken(mount: Mount, kill: Callable[[], None], edge: int) -> None:
+    path = mount.create("log", "buffers=single read=wait")
+    with opened(path, os.O_RDONLY | os.O_NONBLOCK) as descriptor, select.epoll() as epoll:
+        epoll.register(descriptor, select.EPOLLIN | edge)
+        assert epoll.poll(0.01) == []
+        for n in range(3):
+            kill()
+            mount.channels()
+            path.write_bytes(lines(1, n))
+            assert epoll.poll(DEADLINE_S) == [(descriptor, select.EPOLLIN)]
+            assert os.read(descriptor, 4096) == lines(1, n)
+        woken: list[object] = []
+        waits = threading.Thread(target=lambda: woken.extend(epoll.poll(DEADLINE_S)))
+        waits.start()
+        kill()
+        path.write_bytes(lines(1))
+        waits.join(DEADLINE_S)
+        assert woken == [(descriptor, select.EPOLLIN)]
+
+
+@pytest.mark.usefixtures("mapped_through")
+def test_mappings_stay_and_files_can_be_mapped_again(mount: Mount, kill: Callable[[], None]) -> None:
+    path = mount.create("log", "buffers=single subbuf_size=64K n_subbufs=4")
+    mem = mount.path / ".channels/log/mem0"
+    with opened(mem, os.O_RDWR) as descriptor, mmap.mmap(descriptor, 4096) as first:
+        kill()
+        with mmap.mmap(descriptor, 4096) as again, mem.open("r+b") as file, mmap.mmap(file.fileno(), 4096) as another:
+            path.write_bytes(lines(1))
+            assert first[:] == again[:] == another[:]
+
+
+def test_programs_that_map_a_channel_through_the_mount_go_on(
+    mount: Mount, kill: Callable[[], None], unprivileged: User
+) -> None:
+    path = mount.create("log", "buffers=single perm=0666 read=wait")
+    code = """
+import sys
+from relayfs_fuse import Channel
+with Channel(sys.argv[1]) as channel:
+    for line in sys.stdin:
+        channel.write(line.encode())
+        print("written", flush=True)
+"""
+    with subprocess.Popen(
+        [sys.executable, "-c", code, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd="/",
+        user=unprivileged.uid, group=unprivileged.gid, extra_groups=[],
+    ) as writer, path.open("rb", buffering=0) as file:  # fmt: skip
+        assert writer.stdin is not None
+        assert writer.stdout is not None
+        for n in range(3):
+            writer.stdin.write(lines(1, n).decode())
+            writer.stdin.flush()
+            assert writer.stdout.readline() == "written\n"
+            assert file.read(4096) == lines(1, n)
+            kill()
+        writer.stdin.close()
+        assert writer.wait(DEADLINE_S) == 0
+
+
+def test_who_watches_a_directory_goes_on(mount: Mount, kill: Callable[[], None], tmp_path: Path) -> None:
+    os.mkdir(mount.path / "watched")
+    told = tmp_path / "told"
+    with watching(mount.path / "watched", told):
+        for n in range(3):
+            kill()
+            os.mkdir(mount.path / f"watched/{n}")
+            wait_until(lambda: f"CREATE,ISDIR {n}" in told.read_text(), "it is told")  # noqa: B023
+
+
+def test_a_listing_that_was_begun_goes_on(mount: Mount, kill: Callable[[], None]) -> None:
+    names = [f"directory-{n:04}-{'x' * 100}" for n in range(400)]
+    os.mkdir(mount.path / "many")
+    for name in names:
+        os.mkdir(mount.path / "many" / name)
+    with os.scandir(mount.path / "many") as entries:
+        got = [next(entries).name]
+        kill()
+        got += [entry.name for entry in entries]
+    assert sorted(got) == names
+
+
+def test_what_was_counted_and_mapped_by_the_maker_stays(mount: Mount, kill: Callable[[], None]) -> None:
+    path = mount.create("log", "buffers=single read=wait")
+    with Channel(path) as channel, opened(path) as descriptor:
+        channel.write(lines(1))
+        kill()
+        assert os.read(descriptor, 4096) == lines(1)
+        channel.write(lines(1, 1))
+        assert os.read(descriptor, 4096) == lines(1, 1)
