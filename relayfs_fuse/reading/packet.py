@@ -66,6 +66,14 @@ class Head(NamedTuple):
             packet_bytes, packet_seq_num=self.packet_seq_num + 1, timestamp_begin=self.timestamp_end
         )  # fmt: skip
 
+    def before(self) -> Head:
+        """Return the header of an empty packet before this first one, because readers count losses between two packets.
+
+        Its time is 1 less, because readers do not order packets of one time.
+        """
+        time = max(0, self.timestamp_begin - 1)
+        return self.empty(timestamp_begin=time, timestamp_end=time, events_discarded=0)
+
 
 def unpack(data: Any) -> Head | None:
     """Read a header; None: there is no valid one."""

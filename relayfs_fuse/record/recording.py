@@ -18,10 +18,10 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NoReturn
 
-from relayfs_fuse.native import trace as native_trace
 from relayfs_fuse.reading import packet as packets_of
 from relayfs_fuse.reading.check import COPY_BYTES, Checked, copied
 from relayfs_fuse.reading.damage import DamagedError, errors_mean_damage, reason
+from relayfs_fuse.reading.heads import check_heads, latest
 from relayfs_fuse.reading.process import REMOVED, RESERVED
 from relayfs_fuse.record.full import OutputFullError
 from relayfs_fuse.tracefiles import ctf, thread_names
@@ -35,12 +35,7 @@ if TYPE_CHECKING:
     from relayfs_fuse.reading.source import Source
     from relayfs_fuse.reading.threads import Holders
     from relayfs_fuse.record.output import ProcessOutput
-    from relayfs_fuse.tracefiles.ctf import Clocks, Origin
 
-# How far a packet may begin before the end of the one before it, in ticks of either clock, and how far it may be ahead
-# of the present: the clocks of CPUs differ, and threads take the time before they reserve.
-_SKEW = 1_000_000_000
-_AHEAD_NS = 10_000_000_000
 # How often reading is tried if packets are overwritten while they are read.
 _TRIES = 8
 # How long another reader may hold the lock of one buffer, and how long such readers may keep finish() from ending.
@@ -82,41 +77,6 @@ class Summary:
     def note_lost_without_buffers(self, lost: int, by_user: dict[int, int]) -> None:
         """Store the results of Source.lost_without_buffers()."""
         self.lost_without_buffers, self.lost_without_buffers_by_user = lost, by_user
-
-
-def check_heads(cpu: int, packets: list[Packet], last: Head | None, latest: int) -> None:
-    """Check headers; wrong ones of one process could make the whole trace unreadable. DamagedError: one is impossible.
-
-    Times and counts that go back by a little, as between CPUs, are corrected in place.
-
-    last: the header of the packet before
-    latest: see latest()
-    """
-    for packet in packets:
-        head = packet.head
-        if last and head.timestamp_begin < last.timestamp_end <= head.timestamp_begin + _SKEW:
-            head = head._replace(timestamp_begin=last.timestamp_end)
-            head = head._replace(timestamp_end=max(head.timestamp_begin, head.timestamp_end))
-        begin = last.timestamp_end if last else 0
-        if not begin <= head.timestamp_begin <= head.timestamp_end <= latest:
-            raise DamagedError(f"cpu{cpu}: packet {head.packet_seq_num} has an impossible time")
-        if head.stream_instance_id != cpu:
-            raise DamagedError(f"cpu{cpu}: packet {head.packet_seq_num} is of another CPU")
-        if head.events_discarded > native_trace.LOST_MAX:
-            raise DamagedError(f"cpu{cpu}: {head.events_discarded} events are said to be lost")
-        if last and head.events_discarded < last.events_discarded:
-            head = head._replace(events_discarded=last.events_discarded)
-        packet.head = last = head
-
-
-def latest(origin: Origin, clocks: Clocks) -> int:
-    """Return a time that no packet can reach, by the process's clock.
-
-    clocks: the clocks now; for a trace of another boot, the latest that are known
-    """
-    if origin.boot != native_trace.boot_id():
-        return ctf.last_time(origin, clocks)
-    return origin.ticks_at(clocks) + _AHEAD_NS * (16 if origin.is_measured else 1)
 
 
 @dataclass

@@ -7,21 +7,20 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from relayfs_fuse.errors import RelayError
-from relayfs_fuse.native.packets import copy_packets
+from relayfs_fuse.reading.copies import copies
 from relayfs_fuse.reading.damage import DamagedError, errors_mean_damage, reason
-from relayfs_fuse.reading.packet import HEAD_BYTES, Packet, unpack
 from relayfs_fuse.reading.process import Process
 from relayfs_fuse.reading.threads import lock_holders
 from relayfs_fuse.reading.trust import owner
 from relayfs_fuse.record.output import QUARANTINE
-from relayfs_fuse.record.recording import Summary, check_heads, latest
-from relayfs_fuse.record.stream import before
+from relayfs_fuse.record.recording import Summary
 from relayfs_fuse.tracefiles import ctf, thread_names
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from relayfs_fuse.native.packets import Consumer
+    from relayfs_fuse.reading.copies import Copy
     from relayfs_fuse.reading.packet import Head
     from relayfs_fuse.reading.source import Source
     from relayfs_fuse.tracefiles.thread_names import Names
@@ -105,55 +104,27 @@ class Snapshot:
         with errors_mean_damage(".events"):
             return process.metadata(self._source.clocks(), self._source.unbuffered)
 
-    def _packets(self, process: Process, cpu: int, consumer: Consumer) -> Iterator[tuple[Packet, int]]:
-        """Copy packets, each valid until the next, with the number of events in it as the buffer says."""
-        copies = copy_packets(consumer.buffer, process.subbuf_size)
-        while True:
-            with errors_mean_damage(f"cpu{cpu}"):
-                found = next(copies, None)
-            if found is None:
-                return
-            copy, n_records = found
-            head = unpack(copy)
-            if head is None or head.packet_bytes != len(copy):
-                raise DamagedError(f"cpu{cpu}: there is no packet where one should be")
-            yield Packet(head, [copy[HEAD_BYTES:]]), n_records
-
     def _write_stream(self, process: Process, cpu: int, consumer: Consumer, path: str) -> None:
         last: Head | None = None
-        n_quarantined = 0
-        for packet, n_records in self._packets(process, cpu, consumer):
-            if last is None and packet.head.is_empty and not packet.head.events_discarded:
-                continue  # a flush of an unused sub-buffer makes a packet without events
-            packet.head = packet.head._replace(events_discarded=packet.head.events_discarded + n_quarantined)
-            check_heads(cpu, [packet], last, latest(process.origin, self._source.clocks()))
-            good, n_lost = self._checked(process, cpu, packet, n_records)
-            n_quarantined += n_lost
+        for copy in copies(process, cpu, consumer, self._source.clocks):
+            if copy.fault:
+                self._note_wrong(process, cpu, copy)
+            head = copy.packet.head
             with open(path, "ab") as file:
-                file.write((b"" if last else before(good.head).pack()) + good.head.pack())
-                file.write(good.body[0])
-            self.summary.lost += good.head.events_discarded - (last.events_discarded if last else 0)
+                file.write((b"" if last else head.before().pack()) + head.pack())
+                file.write(copy.packet.body[0])
+            self.summary.lost += head.events_discarded - (last.events_discarded if last else 0)
             self.summary.packets += 1
-            self.summary.bytes += good.head.packet_bytes
-            last = good.head
+            self.summary.bytes += head.packet_bytes
+            last = head
 
-    def _checked(self, process: Process, cpu: int, packet: Packet, n_records: int) -> tuple[Packet, int]:
-        """Return the valid part of a packet, and the number of events in the rest, which is written to .damaged."""
-        if not process.checker:
-            return packet, 0
-        with errors_mean_damage(".events"):
-            process.read_declarations()
-        good, n_events, most_lost, fault = process.checker.check(packet)
-        if not most_lost:
-            return packet, 0
-        n_lost = min(most_lost, max(1, n_records - n_events))
-        good.head = good.head._replace(events_discarded=good.head.events_discarded + n_lost)
-        why = f"cpu{cpu}: packet {packet.head.packet_seq_num}: {fault}"
+    def _note_wrong(self, process: Process, cpu: int, copy: Copy) -> None:
+        """Write a packet with an invalid event to .damaged."""
+        head = copy.whole.head
         if process.name not in self.summary.damaged:
-            self._mark_damaged(process.name, why)
+            self._mark_damaged(process.name, f"cpu{cpu}: packet {head.packet_seq_num}: {copy.fault}")
             self._quarantine(process.name, "events", process.raw_events())
-        self._quarantine(process.name, f"cpu{cpu}", packet.head.pack(), packet.body[0])
-        return good, n_lost
+        self._quarantine(process.name, f"cpu{cpu}", head.pack(), copy.whole.body[0])
 
     def _mark_damaged(self, name: str, why: str) -> None:
         self.summary.damaged[name] = why

@@ -125,7 +125,7 @@ class StreamFile:
         """
         descriptor = os.open(_hidden(path), os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
         room = max(ROOM_BYTES, first.head.packet_bytes + 3 * HEAD_BYTES)
-        beginning = [] if goes_on else [before(first.head).pack()]
+        beginning = [] if goes_on else [first.head.before().pack()]
         tail = HEAD_BYTES * len(beginning)
         start = first.head.empty(room - tail, timestamp_end=first.head.timestamp_begin)
         try:
@@ -288,15 +288,6 @@ def _repair(descriptor: int, end: int) -> tuple[Head | None, int, int]:
         # If the recorder was killed in _cut(), bytes that are no packet may follow.
         os.ftruncate(descriptor, reached)
     return last, last_at, tail
-
-
-def before(head: Head) -> Head:
-    """Return the header of an empty packet before the first one, because readers count losses between two packets.
-
-    Its time is 1 less, because readers do not order packets of one time.
-    """
-    time = max(0, head.timestamp_begin - 1)
-    return head.empty(timestamp_begin=time, timestamp_end=time, events_discarded=0)
 
 
 def _later(last: Head | None, head: Head) -> Head:

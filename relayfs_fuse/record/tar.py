@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 from relayfs_fuse.reading.packet import Packet
 from relayfs_fuse.record.full import OutputFullError, temporary_errors_mean_full
 from relayfs_fuse.record.output import QUARANTINE
-from relayfs_fuse.record.stream import before
 from relayfs_fuse.tracefiles import ctf, thread_names
 
 if TYPE_CHECKING:
@@ -125,7 +124,7 @@ class TarProcess:
         self._output.write_rest()
         pieces = []
         if cpu not in self._last:
-            pieces.append(before(packets[0].head).pack())
+            pieces.append(packets[0].head.before().pack())
         for packet in packets:
             pieces += [packet.head.pack(), *packet.body]
         data = b"".join(pieces)
