@@ -219,9 +219,7 @@ class PeekSource(Source):
 def _buffers(stack: ExitStack, place: Place, follows: bool) -> list[Source]:
     copies = place.option("mode") != "no-overwrite"
     return [
-        stack.enter_context(
-            BufferSource(file, copies=copies, n_bytes=None if follows else place.unread_bytes(number))
-        )
+        stack.enter_context(BufferSource(file, copies=copies, n_bytes=None if follows else place.unread_bytes(number)))
         for number, file in zip(place.numbers, place.relay_files, strict=True)
     ]
 

@@ -15,6 +15,7 @@ from relayfs_fuse.cli.names import (
     CHANNEL,
     CHANNEL_WITH_TIMES,
     SERVER_COUNTERS,
+    cards_of,
     channels_of_store,
     names_in,
     traces_of,
@@ -112,6 +113,13 @@ def counters(context: click.Context, parameter: click.Parameter, typed: str) -> 
 
     with suppress(OSError, RelayError), Counters(find_mount(context.params.get("mount"))) as opened:
         return _items(opened.infos(), typed)
+    return []
+
+
+def crash_cards(context: click.Context, parameter: click.Parameter, typed: str) -> list[CompletionItem]:  # noqa: ARG001
+    """Propose crash cards, but for those that are given already."""
+    with suppress(OSError, RelayError):
+        return _items(set(cards_of(find_root(context.params.get("mount")).place)) - _given(context), typed)
     return []
 
 

@@ -26,10 +26,10 @@ from relayfs_fuse import native
 from relayfs_fuse.cli.notify import notify
 from relayfs_fuse.errors import OptionError, RelayError
 from relayfs_fuse.fs import mounts
-from relayfs_fuse.fs.commands.control import parse_size
+from relayfs_fuse.fs.commands.control import format_size, parse_size
 from relayfs_fuse.fs.ledger import UNLIMITED
 from relayfs_fuse.fs.log_writer import Lines, LogWriter
-from relayfs_fuse.fs.settings import Settings
+from relayfs_fuse.fs.settings import CARDS_SIZE_LEAST, Settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -50,13 +50,14 @@ IGNORED_OPTIONS = (
     *("relatime", "norelatime", "strictatime", "default_permissions"),
 )
 OWN_OPTIONS = (
-    *("store=DIR", "size=BYTES", "user_size=BYTES", "user_files=N", "control_mode=OCTAL", "counters=N", "log=FILE"),
-    *("trusted", "fsname=NAME"),
+    *("store=DIR", "size=BYTES", "user_size=BYTES", "user_files=N", "control_mode=OCTAL", "counters=N", "crashed=N"),
+    *("crashed_size=BYTES", "log=FILE", "trusted", "fsname=NAME"),
 )
 # These are ignored unless root mounts.
 ROOT_OPTIONS = ("suid", "dev")
 DEAD_MOUNTS_MAX = 32
 USER_FILES_MAX = 1 << 20
+CARDS_MAX = 10_000
 
 
 @dataclass
@@ -171,6 +172,10 @@ def _apply_own(arguments: Arguments, key: str, value: str) -> None:
         settings.control_mode = int(value, 8)
     elif key == "counters":
         settings.counters_limit = _number(key, value, native.COUNTERS_HIGHEST_LIMIT)
+    elif key == "crashed":
+        settings.cards = 0 if value == "0" else _number(key, value, CARDS_MAX)
+    elif key == "crashed_size":
+        settings.cards_size = _cards_size(key, value)
     elif key == "log":
         arguments.log_file = os.path.abspath(value)
     else:
@@ -181,6 +186,15 @@ def _number(key: str, value: str, highest: int) -> int:
     if not re.fullmatch(r"[0-9]{1,9}", value) or not 0 < int(value) <= highest:
         raise OptionError(f"{key}={value}: a number from 1 to {highest} is needed")
     return int(value)
+
+
+def _cards_size(key: str, value: str) -> int:
+    """Parse the bytes of a user's crash cards."""
+    size = _limit(key, value)
+    if not CARDS_SIZE_LEAST <= size < UNLIMITED:
+        least = format_size(CARDS_SIZE_LEAST)
+        raise OptionError(f"{key}={value}: a number of bytes from {least} on is needed, with an optional K, M or G")
+    return size
 
 
 def _limit(key: str, value: str) -> int:

@@ -24,6 +24,8 @@ _LINE_BYTES = 16 << 10
 _FILE_BYTES = 64 << 20
 # A file of each channel of a store.
 FIRST_FILE = "mem0"
+# The directory of crash cards in a mount.
+CRASHED = ".crashed"
 _DAMAGE = re.compile(r"# (\S+) is damaged: (.*)")
 
 
@@ -66,6 +68,12 @@ def channels_of_store(where: str, traces: Sequence[str], note: Callable[[str], N
             note(os.path.join(directory, name))
         if FIRST_FILE in files:
             yield os.path.relpath(directory, where)
+
+
+def cards_of(mount: str) -> list[str]:
+    """Return the names of the crash cards of a mount that this user may read, in their order; OSError."""
+    above = os.path.join(mount, CRASHED)
+    return sorted(name for name in os.listdir(above) if os.access(os.path.join(above, name), os.R_OK | os.X_OK))
 
 
 def _matches(mount: str, *patterns: re.Pattern[str]) -> Iterator[re.Match[str]]:

@@ -23,6 +23,7 @@ COMMANDS = {
     "cat": ("cat", "cat"),
     "check": ("check", "check"),
     "counters": ("counters", "counters"),
+    "crashed": ("crashed", "crashed"),
     "create": ("channels", "create"),
     "disable": ("channels", "disable"),
     "doctor": ("doctor", "doctor"),

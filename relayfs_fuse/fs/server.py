@@ -34,6 +34,8 @@ from relayfs_fuse.fs.requests.streams import Streams
 from relayfs_fuse.fs.requests.waiting import Waiting
 from relayfs_fuse.fs.store import Problem, Store
 from relayfs_fuse.fs.supervise import keep
+from relayfs_fuse.fs.traces.cards import Cards
+from relayfs_fuse.fs.traces.deaths import Deaths
 from relayfs_fuse.fs.traces.registry import Traces
 from relayfs_fuse.fs.traces.watch import Tracing
 from relayfs_fuse.fs.tree import Tree
@@ -89,13 +91,14 @@ class Server:
         """Load what is in the store, and mount, or take over the mount; StoreError, RuntimeError."""
         native.guard_install()
         self._notes = self._handover.open_notes()
+        self._announcements = Announcements(self._settings.mountpoint)
         self._counters = self._open_counters()
         self._traces = self._open_traces()
         self._scan()
         self._tree.is_inherited = False
         self._store.survey()
         self._flushing = Flushing(self._tree, self._traces)
-        self._tracing = Tracing(self._traces, Announcements(self._settings.mountpoint))
+        self._tracing = Tracing(self._traces, self._announcements)
         self._operations = Operations(
             self._store,
             self._tree,
@@ -182,6 +185,8 @@ class Server:
         await self._announce()
         nursery.start_soon(keep, partial(forget_removed, self._tree, self._tracing.announcements), "forgetting names")
         nursery.start_soon(keep, self._watch_mount, "watching the mount")
+        if self._traces is not None and self._traces.deaths is not None:
+            nursery.start_soon(keep, self._traces.deaths.run, "crash cards")
 
     async def _announce(self) -> None:
         # Abandoned if the server ends meanwhile, as it does not answer requests of its own threads then.
@@ -271,7 +276,16 @@ class Server:
             self._report("traces", f"{self._store.directory}/.traces cannot be used: {error.strerror}")
             return None
         traces.load()
+        cards = Cards(self._store, self._settings.cards, self._settings.cards_size)
+        try:
+            traces.deaths = Deaths(cards, traces, self._tree, self._announcements, self._errors, self._counters_text)
+        except OSError as error:
+            self._report("crashed", f"{cards.directory} cannot be used: {error.strerror}")
         return traces
+
+    def _counters_text(self) -> bytes:
+        node = self._tree.find("counters.txt")
+        return node.text() if isinstance(node, TextFile) else b""
 
     def _scan(self) -> None:
         for found in self._store.scan(self._traces.names if self._traces is not None else ()):

@@ -7,6 +7,12 @@ from dataclasses import dataclass, field
 from relayfs_fuse import native
 from relayfs_fuse.fs.ledger import Limits
 
+# The defaults of crashed= and crashed_size=.
+CARDS = 16
+CARDS_SIZE = 16 << 20
+# Below this no events would fit into a card.
+CARDS_SIZE_LEAST = 4 << 20
+
 
 @dataclass
 class Settings:
@@ -19,6 +25,7 @@ class Settings:
     limits: how much of the store users may take
     counters_limit: the number of names of counters, if the store has no counters yet
     trusted: whether other users may open the store's files
+    cards, cards_size: how many crash cards each user may have, and how many bytes of them
     """
 
     mountpoint: str
@@ -28,3 +35,5 @@ class Settings:
     limits: Limits = field(default_factory=Limits)
     counters_limit: int = native.COUNTERS_LIMIT
     trusted: bool = False
+    cards: int = CARDS
+    cards_size: int = CARDS_SIZE

@@ -11,6 +11,7 @@
     STORE/app/cpu/mem0 .. memN-1  a channel, of relay buffers or of rings
     STORE/TRACE/                  a trace (fs/traces/registry.py)
     STORE/.early/                 events for traces that do not exist yet (fs/early.py)
+    STORE/.crashed/               cards of traced processes that have died (fs/traces/cards.py)
     STORE/.removed-*              a directory that a server is deleting, or was when it died
 
 A channel whose files cannot be used is a DamagedChannel.
@@ -65,6 +66,7 @@ RECHARGED_MAX = 128
 FREEING_S = 2.0
 ROOT_NAME = ".root"
 COUNTERS_NAME = ".counters"
+CRASHED_NAME = ".crashed"
 TRACES_NAME = ".traces"
 LOST_NAME = ".traces-lost"
 
@@ -102,7 +104,7 @@ class Store:
         self.began_ns = time.time_ns()
         self._goes_on = goes_on
         self.channels: Mapping[str, StoredChannel] = {}
-        self._survey = Survey(self.directory, {COUNTERS_NAME})
+        self._survey = Survey(self.directory, {COUNTERS_NAME, CRASHED_NAME})
         self._recharged: list[str] = []
         self._surveying = threading.Lock()
         self._surveyed_at = -math.inf
@@ -362,7 +364,7 @@ class Store:
 
     def _sweep(self, path: str, entry: os.DirEntry[str]) -> None:
         """Delete a file with a hidden name that a dead server or program has left half made, or half removed."""
-        ours = {LOCK_NAME, ROOT_NAME, COUNTERS_NAME, TRACES_NAME, LOST_NAME, EARLY_NAME}
+        ours = {LOCK_NAME, ROOT_NAME, COUNTERS_NAME, TRACES_NAME, LOST_NAME, EARLY_NAME, CRASHED_NAME}
         if not (path == "" and (entry.name in ours or entry.name.startswith(f"{LOST_NAME}-"))):
             delete(entry.path)
 

@@ -114,6 +114,10 @@ class Buffer(ChannelMemory):
         """Count a record as too large, and raise the error that says so."""
         self.check(lib.relay_buf_refuse_too_large(self._open, length))
 
+    def has_left(self) -> bool:
+        """Whether the process that writes to a trace, in its buffer 0, has noted that it ends its part in order."""
+        return bool(lib.relay_buf_has_left(self._open))
+
     def flush(self) -> None:
         """Switch to the next sub-buffer."""
         self.check(lib.relay_buf_flush(self._open))

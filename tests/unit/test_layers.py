@@ -118,7 +118,16 @@ def test_python_modules_have_no_import_cycle():
         ("pyfuse3", {"fs.requests.files", "fs.requests.names", "fs.server"}),
         (
             "trio",
-            {"cli.live", "fs.requests", "fs.server", "fs.supervise", "fs.traces.watch", "fs.upkeep", "lttng_live"},
+            {
+                "cli.live",
+                "fs.requests",
+                "fs.server",
+                "fs.supervise",
+                "fs.traces.deaths",
+                "fs.traces.watch",
+                "fs.upkeep",
+                "lttng_live",
+            },
         ),
         ("textual", {"cli.screen"}),
         ("rich", {"cli.screen"}),

@@ -180,7 +180,10 @@ enum {
 	RELAY_SILENT = 1u << 6, /* a writer must not make system calls and wakes no reader: readers poll every 50 ms */
 	/* The data has no memory yet, and no sub-buffer has begun. A writer first allocates the memory, then clears this
 	 * flag, which is never set again. Only in buffers of one process (geometry.pid) */
-	RELAY_UNALLOCATED = 1u << 7
+	RELAY_UNALLOCATED = 1u << 7,
+	/* The process has ended its part of the trace in order: its library was unloaded, as by exit(3). Never cleared.
+	 * Only in buffer 0 of one process (geometry.pid) */
+	RELAY_LEFT = 1u << 8
 };
 
 enum relay_mode {

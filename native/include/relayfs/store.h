@@ -42,7 +42,9 @@ enum relay_perm {
 	RELAY_PERM_PLAIN_LEAST = 0700,   /* other directories: at least */
 	RELAY_PERM_NEW_DIR = 0700,       /* a directory until it is complete */
 	RELAY_PERM_NEW = 0600,           /* a file until it is complete */
-	RELAY_PERM_OWN = 0600,           /* locks, .processes, .given-up, .traces-lost; -UID belongs to that user */
+	RELAY_PERM_OWN = 0600,           /* locks, .processes, .given-up, .decided, .traces-lost; -UID is that user's */
+	RELAY_PERM_CARDS = 0700,         /* .crashed, and the cards in it, each of the dead process's user */
+	RELAY_PERM_CARD = 0400,          /* the files of a card */
 	RELAY_PERM_TRACES = 0644,        /* .traces */
 	RELAY_PERM_COUNTERS = 0644,      /* counters, names; UID-GID-MODE is as its name says */
 	RELAY_PERM_BUFFER = 0640,        /* memN, of uid= and gid=; perm= and chmod(2) change it */
@@ -325,6 +327,10 @@ enum {
 	RELAY_HAS_DISCARDED = 64 /* of a ring: consumers skip the next record, which makes room */
 };
 int relay_buf_state(struct rchan_buf *buf);
+
+/* Return 1 if the process that writes to a trace has ended its part in order, as by exit(3), which it notes in its buffer 0;
+ * 0: it has not; it runs, was killed, or has called _exit(2). */
+int relay_buf_has_left(const struct rchan_buf *buf);
 
 /* After -EBADMSG or RELAY_IS_DAMAGED: the inconsistency, as "relay_subbuf[0].start_bytes is 9, more than 8"; "" if
  * there is none. Valid until the next call with this buffer. */

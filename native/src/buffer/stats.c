@@ -118,6 +118,12 @@ int relay_buf_state(struct rchan_buf *buf)
 	return bits;
 }
 
+int relay_buf_has_left(const struct rchan_buf *buf)
+{
+	/* Pairs with the release in relay_note_left(), buffer/subbuf_start.h. */
+	return !!(__atomic_load_n(&buf->control->flags, __ATOMIC_ACQUIRE) & RELAY_LEFT);
+}
+
 /* --- relay_buf_stats() --- */
 
 static void fill_in_geometry(const struct rchan_buf *buf, struct relay_stats *stats)

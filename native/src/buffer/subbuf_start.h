@@ -90,6 +90,13 @@ static inline void relay_note_allocated(struct rchan_buf *buf)
 	__atomic_fetch_and(&buf->control->flags, ~(uint32_t)RELAY_UNALLOCATED, __ATOMIC_RELEASE);
 }
 
+/* Note in buffer 0 that its process ends its part of the trace in order. */
+static inline void relay_note_left(struct rchan_buf *buf)
+{
+	/* Pairs with the acquire in relay_buf_has_left(). */
+	__atomic_fetch_or(&buf->control->flags, RELAY_LEFT, __ATOMIC_RELEASE);
+}
+
 /* Finish the empty sub-buffer at head of a buffer without memory, if records were lost, so that its packet
  * reports the loss. An empty packet needs no memory. The next sub-buffer does not begin. Returns 0, -EBADMSG,
  * or as relay_switch_lock(). */

@@ -11,6 +11,7 @@
 #include "trace/joined.h"
 
 #include "base/clock.h"
+#include "buffer/subbuf_start.h"
 #include "trace/control_file.h"
 #include "trace/early.h"
 #include "trace/objects.h"
@@ -166,6 +167,21 @@ void relay_joined_silence(void)
 bool relay_joined_is_silent(void)
 {
 	return is_silent;
+}
+
+void relay_joined_note_left(void)
+{
+	if (!relay_tracings)
+		return;
+	relay_trace_enter();
+	for (unsigned slot = 0; slot < RELAY_N_TRACINGS; slot++) {
+		/* Pairs with the release in set_tracing(). */
+		struct relay_tracing *tracing = __atomic_load_n(&relay_tracings[slot], __ATOMIC_ACQUIRE);
+		/* Buffers of several processes have no place for it. */
+		if (tracing && !tracing->pid)
+			relay_note_left(&tracing->chan->bufs[0]);
+	}
+	relay_trace_leave();
 }
 
 /* --- early events --- */

@@ -52,6 +52,10 @@ void relay_joined_silence(void);
 /* True after that. */
 bool relay_joined_is_silent(void);
 
+/* Note in the buffers of this process that it ends its part of each joined trace in order. Called without the lock, which
+ * another thread may hold while the process ends. */
+void relay_joined_note_left(void);
+
 /* Declare an event in each joined trace. */
 void relay_joined_declare(const struct relay_trace_event *event);
 /* Declare again, in each joined trace, the events whose declarations have failed there. */

@@ -288,6 +288,12 @@ void relay_trace_unregister(struct relay_trace_object *object)
 	relay_trace_unlock(&before);
 }
 
+/* exit(3), or dlclose(3): a process that is killed, or calls _exit(2), does not come here. */
+__attribute__((destructor)) static void end_tracing(void)
+{
+	relay_joined_note_left();
+}
+
 /* --- events that are declared at run time --- */
 
 struct relay_trace_event *relay_trace_declare(const char *provider, const char *name,

@@ -19,6 +19,7 @@ import trio
 
 from relayfs_fuse.errors import CommandError
 from relayfs_fuse.fs import tap
+from relayfs_fuse.fs.card_files import CardDirectory
 from relayfs_fuse.fs.channel_files import BufferFile, MemFile
 from relayfs_fuse.fs.commands.control import check_name
 from relayfs_fuse.fs.counters import Requests
@@ -215,7 +216,7 @@ class NameOperations(pyfuse3.Operations):
             return entry
 
     async def rmdir(self, parent_inode: int, name: bytes, ctx: pyfuse3.RequestContext) -> None:
-        """Remove an empty plain directory."""
+        """Remove an empty plain directory, or a crash card with all that is in it."""
         change = self._change(parent_inode, name)
         if change is not None:
             change()
@@ -230,6 +231,10 @@ class NameOperations(pyfuse3.Operations):
                 raise pyfuse3.FUSEError(errno.ENOENT)
             if not isinstance(node, Directory):
                 raise pyfuse3.FUSEError(errno.ENOTDIR)
+            if isinstance(node, CardDirectory) and not by_server:
+                await trio.to_thread.run_sync(node.remove_whole)
+                self._tree.detach(node)
+                return
             if node.store_path is None:
                 raise pyfuse3.FUSEError(errno.EPERM)
             if node.children:

@@ -143,12 +143,15 @@ def _n_unread(buffer: native.Buffer) -> int:
 
 def remove_consumed(dead: Sequence[tuple[TraceProcess, Trace]]) -> None:
     """Finish the buffers of dead processes, and remove the directories in which nothing is left to be read."""
+    for process, _ in dead:
+        process.seems_dead = True
     for cpu in each_cpu() if dead else ():
         for process, trace in dead:
             attempt(partial(process.finish, cpu, trace.buffers == native_trace.BUFFERS_PERPROCESS))
     for process, trace in dead:
         try:
-            if process.is_consumed(trace.mode == native.MODE_OVERWRITE) and not _has_damage_to_record(process):
+            is_consumed = process.is_consumed(trace.mode == native.MODE_OVERWRITE)
+            if is_consumed and not process.awaits_card and not _has_damage_to_record(process):
                 native_trace.trace_remove_dead(process.directory)
         except OSError as error:
             # The directory is gone already, or another process has joined it.

@@ -78,7 +78,12 @@ class TraceProcess:
     describe: returns the CTF metadata for the contents of `.events`; ValueError: these are no events of the trace
     flush_interval_ms: see TraceChannel
     channel: its buffers, once somebody has looked into the directory
+    awaits_card: whether the directory must stay until its crash card is made; see deaths.py
+    seems_dead: whether is_alive() was found False
     """
+
+    awaits_card = False
+    seems_dead = False
 
     def __init__(
         self, trace: str, name: str, directory: str, describe: Callable[[bytes], bytes], flush_interval_ms: int
@@ -179,7 +184,7 @@ class TraceProcess:
 
     def flush(self, cpu: int) -> None:
         """Finish the current sub-buffer of a CPU if it has events, so that they can be read."""
-        _with_buffer(partial(self._open, cpu), _flush_used)
+        _with_buffer(partial(self.open_buffer, cpu), _flush_used)
 
     def belongs_to(self, process: Process) -> bool:
         """Whether this is the directory of a process that lives.
@@ -203,7 +208,7 @@ class TraceProcess:
 
         closes: mark the buffer as closed when all of it is consumed, because no other process writes to it
         """
-        self._results[cpu] = _with_buffer(partial(self._open, cpu), partial(self._finish, cpu, closes))
+        self._results[cpu] = _with_buffer(partial(self.open_buffer, cpu), partial(self._finish, cpu, closes))
 
     def unfinished(self) -> str:
         """Return a message about buffers that could not be finished after the process has ended, once; otherwise ""."""
@@ -264,7 +269,7 @@ class TraceProcess:
             return held if error.errno == errno.EBUSY else error.strerror or str(error)
         return ""
 
-    def _open(self, cpu: int) -> native.Buffer:
+    def open_buffer(self, cpu: int) -> native.Buffer:
         """Map a buffer, from the descriptor of `channel` if it is mapped there.
 
         A protected (immutable) file would have to lose its protection to be opened again.

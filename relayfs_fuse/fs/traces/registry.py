@@ -26,7 +26,6 @@ from typing import TYPE_CHECKING, Any
 from relayfs_fuse import native
 from relayfs_fuse.errors import CommandError
 from relayfs_fuse.fs.commands import trace_control
-from relayfs_fuse.fs.commands.control import choose_geometry, format_size
 from relayfs_fuse.fs.commands.jobs import LongJob
 from relayfs_fuse.fs.early import take
 from relayfs_fuse.fs.kinds.base import Backing
@@ -36,11 +35,12 @@ from relayfs_fuse.fs.traces import jobs
 from relayfs_fuse.fs.traces.declared import notice_nothing_taken
 from relayfs_fuse.fs.traces.lost import Losses, LostFile
 from relayfs_fuse.fs.traces.merged import directory_of
+from relayfs_fuse.fs.traces.plan import default_memory, plan
 from relayfs_fuse.fs.traces.process import TraceProcess
 from relayfs_fuse.fs.traces.sessions import Session, Sessions
 from relayfs_fuse.inotify import MOVED_FROM, MOVED_TO, ONLY_DIRECTORIES, QUEUE_OVERFLOW, Inotify
 from relayfs_fuse.native import trace as native_trace
-from relayfs_fuse.native.tables import CLOCKS, PERMS, TRACE_OPTIONS, missing_clock
+from relayfs_fuse.native.tables import CLOCKS, PERMS
 from relayfs_fuse.native.trace import Clocks, Process, Trace
 from relayfs_fuse.tracefiles import ctf, recorder_lock
 
@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from relayfs_fuse.fs.kinds.channel import StoredChannel
     from relayfs_fuse.fs.opener import Opener
     from relayfs_fuse.fs.store import Store
+    from relayfs_fuse.fs.traces.deaths import Deaths
     from relayfs_fuse.fs.traces.process import TraceChannel
     from relayfs_fuse.fs.tree import Tree
 
@@ -72,7 +73,11 @@ class Traces:
 
     store, tree, errors: the store, the tree that shows the traces, and error_log
     unregister: is called with a channel that is about to be removed
+    losses: events that programs have lost because they got no buffers
+    deaths: is told of each directory that is shown or hidden; None: no crash cards are made
     """
+
+    deaths: Deaths | None = None
 
     def __init__(self, store: Store, tree: Tree, errors: ErrorLog, unregister: Callable[[StoredChannel], None]) -> None:
         self._store = store
@@ -90,7 +95,7 @@ class Traces:
         self.sessions = Sessions()
         # Messages for error_log about directories whose last events are lost: the trace's name, and the text.
         self._given_up: deque[tuple[str, str]] = deque()
-        self._losses = Losses(store.directory, self._control, errors)
+        self.losses = Losses(store.directory, self._control, errors)
         self.inotify = Inotify()
         self._watches: dict[int, str] = {}
         self._attach_files()
@@ -100,8 +105,10 @@ class Traces:
         self.sessions.close_all()
         self.inotify.close()
         os.close(self._descriptor)
-        self._losses.close()
+        self.losses.close()
         self._control.close()
+        if self.deaths is not None:
+            self.deaths.close()
 
     def _attach_files(self) -> None:
         directory = Directory(TRACES_NAME)
@@ -111,7 +118,7 @@ class Traces:
         backing = Backing(self._descriptor, self._store.locate(TRACES_NAME))
         self._tree.attach(directory, MappedFile("control", text, backing, lambda: length))
         self._tree.attach(directory, JoinFile("join"))
-        self._tree.attach(directory, LostFile("lost", self._losses.file))
+        self._tree.attach(directory, LostFile("lost", self.losses.file))
 
     # ---------------------------------------------------------------- traces
 
@@ -128,7 +135,9 @@ class Traces:
     def lines(self) -> list[str]:
         """Return the commands that would make all traces again."""
         traces = [trace for name in sorted(self._slots) if (trace := self.find(name)) is not None]
-        return [line for trace in traces for line in trace_control.format_trace(trace, self._default_memory(trace))]
+        return [
+            line for trace in traces for line in trace_control.format_trace(trace, default_memory(trace, self._store))
+        ]
 
     def load(self) -> None:
         """Take over the traces of the server before, without showing them; remove entries that have no directory."""
@@ -204,10 +213,12 @@ class Traces:
             name,
             directory,
             os.path.join(self._store.locate(name), directory),
-            lambda events: ctf.metadata(events, self._clocks(name, events), self._losses.of(self.find(name))),
+            lambda events: ctf.metadata(events, self._clocks(name, events), self.losses.of(self.find(name))),
             trace.flush_interval_ms if trace else 0,
         )
         self._processes[name][directory] = process
+        if self.deaths is not None:
+            self.deaths.note(process)
         return process.show(self._tree, parent, self._tree.stats_directory(name))
 
     def being_read(self) -> list[TraceChannel]:
@@ -219,6 +230,8 @@ class Traces:
         """Remove a process's directory from the tree."""
         process = self._processes.get(name, {}).pop(directory, None)
         if process is not None:
+            if self.deaths is not None:
+                self.deaths.forget(process)
             process.hide(self._tree, self._unregister)
             self._tree.prune_stats(name)
 
@@ -329,11 +342,11 @@ class Traces:
             trace_name, message = self._given_up.popleft()
             log.warning("%s", self._errors.notice(f"trace create {trace_name}", message))
         for trace in traces.values():
-            self._losses.report(trace)
+            self.losses.report(trace)
 
         def job() -> None:
             jobs.attempt(self.sessions.sweep)
-            jobs.attempt(self._losses.count)
+            jobs.attempt(self.losses.count)
             for trace in traces.values():
                 jobs.attempt(partial(take, store, trace))
             jobs.attempt(lambda: jobs.flush(to_flush))
@@ -376,7 +389,7 @@ class Traces:
     def _create(self, command: TraceCommand) -> Work:
         slot = self._free_slot(command)
         self._check_name(command)
-        trace, notice = self._plan(command)
+        trace, notice = plan(command, self._store, self._control.new_id, self._boot)
         # Before the directory is made, because a directory without an entry is taken for a plain one.
         self._control.set(slot, trace)
         try:
@@ -410,52 +423,6 @@ class Traces:
         if command.name in self._tree.channels or self._tree.find(command.name) is not None:
             raise command.refuse(errno.EEXIST, f"{command.name} exists: the trace's directory would have its name")
 
-    def _plan(self, command: TraceCommand) -> tuple[Trace, str | None]:
-        """Return the trace to create, and the text for error_log if default sizes were reduced; CommandError."""
-        chosen = command.options.get("clock", 0)
-        if missing := missing_clock(TRACE_OPTIONS["clock"], chosen):
-            raise command.refuse(errno.EINVAL, missing, "clock")
-        clock = native_trace.CLOCK_MONO + chosen
-        free_bytes, n_buffers = self._store.free_bytes(), native.n_possible_cpus()
-        subbuf_size, n_subbufs, notice = choose_geometry(command, n_buffers, free_bytes, trace_control.DEFAULT_SIZES)
-        need = native.buf_file_bytes(subbuf_size, n_subbufs) * n_buffers
-        if need > free_bytes:
-            key = next((key for key in ("n_subbufs", "subbuf_size") if key in command.options), None)
-            raise command.refuse(
-                errno.ENOSPC,
-                f"each process would take {need} bytes, {n_buffers} buffers of {n_subbufs} sub-buffers of "
-                f"{format_size(subbuf_size)}; {free_bytes} are free in the store",
-                key,
-            )
-        trace = Trace(
-            id=self._control.new_id(),
-            name=command.name,
-            is_started=False,
-            clock=clock,
-            buffers=command.options.get("buffers", 0),
-            mode=command.options.get("mode", 0),
-            subbuf_size=subbuf_size,
-            n_subbufs=n_subbufs,
-            boot=self._boot,
-            made=native_trace.read_clocks(clock),
-            filter=command.filter,
-            flush_interval_ms=command.options.get("flush_interval", TRACE_OPTIONS["flush_interval"].initial),
-        )
-        trace = replace(trace, memory=command.options.get("memory", self._default_memory(trace)))
-        if trace.memory < need:
-            raise command.refuse(
-                errno.ENOSPC,
-                f"memory={format_size(trace.memory)} is less than the {need} bytes that one process takes, {n_buffers} "
-                f"buffers of {n_subbufs} sub-buffers of {format_size(subbuf_size)}",
-                "memory",
-            )
-        return trace, notice
-
-    def _default_memory(self, trace: Trace) -> int:
-        """Return the default of memory=: half of the store's limit, but at least what one process needs, in bytes."""
-        need = native.buf_file_bytes(trace.subbuf_size, trace.n_subbufs) * native.n_possible_cpus()
-        return max(min(self._store.ledger.size, TRACE_OPTIONS["memory"].most) // 2, need)
-
     def _start(self, command: TraceCommand, trace: Trace) -> None:
         if trace.boot != self._boot:
             raise command.refuse(
@@ -483,7 +450,7 @@ class Traces:
         self._control.set(self._slots.pop(name), None)
         self._settled_at = time.monotonic() + LINGER_S
         self._to_flush.pop(name, None)
-        self._losses.forget_reported()
+        self.losses.forget_reported()
         self._unwatch(name)
         # The recorder has the directory open, and sees by the changed name that the trace is removed.
         recorder = yield lambda: recorder_lock.holder(hidden)

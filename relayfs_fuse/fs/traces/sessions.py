@@ -269,9 +269,12 @@ class Sessions:
 
     def has_other_image(self, directory: str, pid: int, line: str) -> bool:
         """Whether a process has a session in a directory with another `line`, from before an execve(2)."""
+        return any(image.pid == pid and image.line != line for image in self.images(directory))
+
+    def images(self, directory: str) -> list[Image]:
+        """Return the processes that have sessions in a directory."""
         with self._lock:
-            images = [session.image for session in self._open.get(directory, [])]
-        return any(image.pid == pid and image.line != line for image in images)
+            return [session.image for session in self._open.get(directory, [])]
 
     def open(self, directory: str, uid: int, pid: int, line: str) -> Session:
         """Make a session of a process in a directory, in place of one that was inherited.

@@ -42,7 +42,7 @@ def test_reading_gives_commands_that_make_the_channels_again(mount):
     assert mount.channels() == ""
     mount.command(text)
     assert mount.channels() == text
-    ours = [".channels", ".counters", ".traces"]
+    ours = [".channels", ".counters", ".crashed", ".traces"]
     assert sorted(os.listdir(mount.path)) == [*ours, "a", "b", "c0", "control", *COUNTERS, "error_log"]
 
 
