@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Protocol
 from relayfs_fuse.errors import RelayError
 from relayfs_fuse.reading.packet import Packet
 from relayfs_fuse.record.full import OutputFullError, temporary_errors_mean_full
-from relayfs_fuse.record.stream import OpenFiles, StreamFile
+from relayfs_fuse.record.stream import OpenFiles, StreamFile, may_be_last
 from relayfs_fuse.tracefiles import ctf, thread_names
 
 if TYPE_CHECKING:
@@ -299,7 +299,8 @@ class _Process:
                 file = self._file(directory, cpu, rest[0])
             n = file.n_that_fit(rest)
             with temporary_errors_mean_full(file.path):
-                if not file.append(_subtract_lost(rest[:n], self._lost_before.get(cpu, 0)), is_valid):
+                fitting = [*rest[: n - 1], may_be_last(rest[n - 1])]
+                if not file.append(_subtract_lost(fitting, self._lost_before.get(cpu, 0)), is_valid):
                     return False
             self._last[cpu] = rest[n - 1].head
             rest = rest[n:]

@@ -13,8 +13,9 @@ holds a beginning of the trace:
     content_size                          a packet that fills the file; the further packets are in its padding
     packet_size                           all of the packets
 
-If the recorder is killed in between, reopen() continues with such a file. A complete file is truncated at the empty
-packet: in place if no other process has it open, which a lease tells; otherwise as a copy that replaces the file,
+If the recorder is killed in between, reopen() continues with such a file. What has become a packet, and is
+followed by another one, never changes, so it may be copied elsewhere while the file grows. A complete file is truncated
+at the empty packet: in place if no other process has it open, which a lease tells; otherwise as a copy that replaces the file,
 because a reader at that place would miss the packet, or get SIGBUS if it maps the file.
 """
 
@@ -28,13 +29,12 @@ import resource
 from typing import TYPE_CHECKING
 
 from relayfs_fuse.reading.packet import (
-    BEGIN_AT,
     CONTENT_SIZE_AT,
     DISCARDED_AT,
-    END_AT,
     HEAD_BYTES,
     PACKET_SIZE_AT,
     SEQUENCE_AT,
+    Packet,
     walk,
 )
 from relayfs_fuse.record.full import TEMPORARY_ERRNOS
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import Any
 
-    from relayfs_fuse.reading.packet import Head, Packet
+    from relayfs_fuse.reading.packet import Head
 
 # Size of a file, unless a single packet needs more.
 ROOM_BYTES = 256 << 20
@@ -113,7 +113,7 @@ class StreamFile:
         self.path = path
         self.last = last
         self._files = files
-        self._tail = self._last_at = tail
+        self._tail = tail
         self._room = room
         self._is_hidden = False
 
@@ -146,14 +146,12 @@ class StreamFile:
         descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
         try:
             end = os.fstat(descriptor).st_size
-            last, last_at, tail = _repair(descriptor, end)
+            last, tail = _repair(descriptor, end)
         finally:
             os.close(descriptor)
         if last is None or tail == end:
             return last, None
-        file = cls(path, files, end, tail, last)
-        file._last_at = last_at
-        return last, file
+        return last, cls(path, files, end, tail, last)
 
     @property
     def name(self) -> str:
@@ -192,17 +190,16 @@ class StreamFile:
         return True
 
     def end_with(self, discarded: int) -> None:
-        """Set the last packet's count of lost events, if it is smaller."""
+        """Set the count of lost events at the end of the file, if it is smaller: that of the empty packet."""
         if discarded > self.last.events_discarded:
             self.last = self.last._replace(events_discarded=discarded)
-            _patch(self._descriptor, self._last_at, self.last, DISCARDED_AT, SEQUENCE_AT)
+            _patch(self._descriptor, self._tail, self.last, DISCARDED_AT, SEQUENCE_AT)
 
     def _publish(self, descriptor: int, head: Head, end: int, last: Head) -> None:
         _patch(descriptor, self._tail, head, DISCARDED_AT, CONTENT_SIZE_AT)
         _patch(descriptor, self._tail, head, CONTENT_SIZE_AT, HEAD_BYTES)
         _patch(descriptor, self._tail, head, PACKET_SIZE_AT, DISCARDED_AT)
         _start_writeback(descriptor, self._tail, end)
-        self._last_at = end - last.packet_bytes
         self._tail, self.last = end, last
         if self._is_hidden:
             os.rename(_hidden(self.path), self.path)
@@ -243,11 +240,9 @@ class StreamFile:
     def _cut(self, descriptor: int) -> None:
         """Reduce the empty packet to its header, which readers that have seen it look for, and truncate the file there.
 
-        Its time is 1 less than that of a following file's first packet, because readers do not order packets of one
-        time.
+        Its time is that of the last packet's end: see may_be_last().
         """
-        end = max(self.last.timestamp_begin, self.last.timestamp_end - 1)
-        _patch(descriptor, self._last_at, self.last._replace(timestamp_end=end), END_AT, BEGIN_AT)
+        end = self.last.timestamp_end
         _write_all(descriptor, [self.last.empty(timestamp_begin=end, timestamp_end=end).pack()], self._tail)
         os.ftruncate(descriptor, self._tail + HEAD_BYTES)
 
@@ -266,19 +261,22 @@ class StreamFile:
             os.close(copy)
 
 
-def _repair(descriptor: int, end: int) -> tuple[Head | None, int, int]:
-    """Complete an interrupted append; return the last packet's header, its offset, and the offset of the next packet.
+def _repair(descriptor: int, end: int) -> tuple[Head | None, int]:
+    """Complete an interrupted append; return the last packet's header, and the offset of the next packet.
 
     If the file cannot grow any more, the offset of the next packet is the end of the file.
     """
-    last, last_at, tail, reached = None, 0, end, 0
+    last, tail, reached = None, end, 0
     for at, head in walk(descriptor, end):
         reached = at + head.packet_bytes
         reaches_end = at + head.packet_bytes == end
         if reaches_end and head.is_empty and head.packet_bytes > HEAD_BYTES:
             tail = at
+            # end_with() counts here; the first step of an append also changes the times.
+            if last and head.timestamp_end == last.timestamp_end:
+                last = last._replace(events_discarded=head.events_discarded)
             break
-        last, last_at = _later(last, head), at
+        last = _later(last, head)
         if reaches_end and head.content_bytes < head.packet_bytes:
             # The recorder was killed before the last step, the store of packet_size.
             tail = at + head.content_bytes
@@ -287,7 +285,17 @@ def _repair(descriptor: int, end: int) -> tuple[Head | None, int, int]:
     if last is None or tail == end:
         # If the recorder was killed in _cut(), bytes that are no packet may follow.
         os.ftruncate(descriptor, reached)
-    return last, last_at, tail
+    return last, tail
+
+
+def may_be_last(packet: Packet) -> Packet:
+    """Return a packet that may be the last one of its file: it ends 1 earlier.
+
+    So does the empty packet behind it, which then comes before a following file's first packet: readers do not order
+    packets of one time.
+    """
+    head = packet.head
+    return Packet(head._replace(timestamp_end=max(head.timestamp_begin, head.timestamp_end - 1)), packet.body)
 
 
 def _later(last: Head | None, head: Head) -> Head:
