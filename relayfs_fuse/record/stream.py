@@ -15,8 +15,8 @@ holds a beginning of the trace:
 
 If the recorder is killed in between, reopen() continues with such a file. What has become a packet, and is
 followed by another one, never changes, so it may be copied elsewhere while the file grows. A complete file is truncated
-at the empty packet: in place if no other process has it open, which a lease tells; otherwise as a copy that replaces the file,
-because a reader at that place would miss the packet, or get SIGBUS if it maps the file.
+at the empty packet: in place if no other process has it open, which a lease tells; otherwise as a copy that replaces
+the file, because a reader at that place would miss the packet, or get SIGBUS if it maps the file.
 """
 
 from __future__ import annotations

@@ -28,6 +28,7 @@ PYTHON_LAYERS = [
     {"fs.requests.files"},
     {"fs.server"},
     {"record", "lttng_live", "checking"},
+    {"forwarding"},
     {"cli"},
 ]
 
@@ -134,6 +135,7 @@ def test_python_modules_have_no_import_cycle():
         ("relayfs_fuse._native", {"native"}),
         ("starlette", {"cli.web"}),
         ("uvicorn", {"cli.web"}),
+        ("nats", {"forwarding.server"}),
     ],
 )
 def test_library_is_imported_only_where_it_belongs(library, users):
