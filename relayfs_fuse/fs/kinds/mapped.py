@@ -66,8 +66,8 @@ class _Mapped:
         self._trimmed_at = self._next_trim(most)
 
     def _next_trim(self, most: int) -> int:
-        # Open buffers and immutable files cannot be unmapped. The next try is after most/2 more, so that not each request
-        # tries.
+        # Open buffers and immutable files cannot be unmapped. The next try is after most/2 more, so that not each
+        # request tries.
         return max(most, len(self._stored) + most // 2)
 
     def _all(self) -> list[Stored[Any]]:
