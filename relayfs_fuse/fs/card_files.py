@@ -21,6 +21,7 @@ class CrashedDirectory(Directory):
     """The directory .crashed. The kernel lets each user remove his own cards there, as of files in /tmp."""
 
     mode = 0o1777
+    identity = 1  # in the store it is made later
 
 
 class StoredDirectory(Directory):
