@@ -117,8 +117,7 @@ def pairs(path: Path) -> dict[str, str]:
 def descriptors_of(mount: Mount) -> set[int]:
     """Return the processes that the server has opened."""
     found = set()
-    assert mount.process is not None
-    for path in Path(f"/proc/{mount.process.pid}/fdinfo").iterdir():
+    for path in Path(f"/proc/{mount.server}/fdinfo").iterdir():
         with suppress(OSError):
             found |= {int(line.split()[1]) for line in path.read_text().splitlines() if line.startswith("Pid:")}
     return found
