@@ -3,21 +3,29 @@
 import errno
 import os
 import select
+from collections.abc import Iterable
 from pathlib import Path
 
 from conformance.model import READABLE, Counters, Geometry, Unseen
 from conformance.ring import CPU, Ring, reserve_mode
 from mounts import Mount
 
+from relayfs_fuse import native
+from relayfs_fuse.native.tables import STATISTICS
+
 REFUSED = (errno.ENOSPC, errno.EMSGSIZE)
 COUNTERS = ("produced", "consumed", "lost_full", "lost_too_large", "padding")
 UNSEEN = ("lost_overwritten", "lost_overwritten_bytes", "discarded", "discarded_bytes")
+FIELDS = {statistic.name: statistic.field for statistic in STATISTICS["relay"]}
+# The buffer itself is asked after each operation, and the files that count, which are nine requests, after each of so many.
+FILES_EACH = 16
 
 
 class RelayFile:
     """One relay file of a channel that is made for it and removed at the end; records come by write(2).
 
-    The buffer of one CPU is used, whichever this process may run on.
+    The buffer of one CPU is used, whichever this process may run on. What it counts is read of its memory, and often
+    enough also of the files in .channels, which have to say the same.
     """
 
     def __init__(self, mount: Mount, path: str, geometry: Geometry, scheme: str) -> None:
@@ -32,11 +40,15 @@ class RelayFile:
         self._stats = {name: os.open(stats / name, os.O_RDONLY) for name in (*COUNTERS, *UNSEEN)}
         for name in self._stats:
             self._statistic(name)  # the first read says what held at the time of opening
+        self._buffer = native.Buffer(str(mount.store / path / f"mem{CPU}"))
+        self._n_counted = 0
         self._poll = select.poll()
         self._poll.register(self.reader, READABLE)
 
     def close(self) -> None:
         """Remove the channel."""
+        self._check_files()
+        self._buffer.close()
         for descriptor in (self.reader, self._writer, *self._stats.values()):
             os.close(descriptor)
         self._mount.command(f"remove {self._channel}")
@@ -78,8 +90,11 @@ class RelayFile:
         self._mount.command(f"reset {self._channel}")
 
     def read(self, max_bytes: int) -> bytes:
-        """Consume bytes with one read(2)."""
-        return os.read(self.reader, max_bytes)
+        """Consume bytes with one read(2); when this returns, they are counted, and a producer has room for others."""
+        data = os.read(self.reader, max_bytes)
+        # The server notes what was read when it has been handed over, and before it answers anything else.
+        self._statistic("consumed")
+        return data
 
     def poll(self) -> int:
         """Return which of the events for readers hold now."""
@@ -90,12 +105,22 @@ class RelayFile:
         return os.fstat(self.reader).st_size
 
     def counters(self) -> Counters:
-        """Read the files that count."""
-        return Counters(**{name: self._statistic(name) for name in COUNTERS}, poll=self.poll())
+        """Return what is counted."""
+        self._n_counted += 1
+        if self._n_counted % FILES_EACH == 0:
+            self._check_files()
+        return Counters(**self._counted(COUNTERS), poll=self.poll())
 
     def unseen(self) -> Unseen:
-        """Read what nobody will read."""
-        return Unseen(*(self._statistic(name) for name in UNSEEN))
+        """Return what nobody will read."""
+        return Unseen(*self._counted(UNSEEN).values())
+
+    def _counted(self, names: Iterable[str]) -> dict[str, int]:
+        stats = self._buffer.stats()
+        return {name: getattr(stats, FIELDS[name]) for name in names}
+
+    def _check_files(self) -> None:
+        assert {name: self._statistic(name) for name in self._stats} == self._counted(self._stats)
 
     def _statistic(self, name: str) -> int:
         # From the beginning: the file says what holds now.
@@ -124,13 +149,6 @@ class ProducedFile(RelayFile):
     def write(self, data: bytes) -> bool:
         """Write a record; False: it was refused."""
         return self._producer.write(data)
-
-    def read(self, max_bytes: int) -> bytes:
-        """Consume bytes; when this returns, the producer has room for others."""
-        data = super().read(max_bytes)
-        # The server notes what was read when it has been handed over, and before it answers anything else.
-        self._statistic("consumed")
-        return data
 
     def reserve(self, data: bytes) -> bool:
         """Reserve a record that is to hold so much; False: it was refused."""
