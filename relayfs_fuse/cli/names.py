@@ -26,6 +26,8 @@ _FILE_BYTES = 64 << 20
 FIRST_FILE = "mem0"
 # The directory of crash cards in a mount.
 CRASHED = ".crashed"
+# A file of each process of a trace.
+EVENTS_FILE = ".events"
 _DAMAGE = re.compile(r"# (\S+) is damaged: (.*)")
 
 
@@ -62,6 +64,10 @@ def channels_of_store(where: str, traces: Sequence[str], note: Callable[[str], N
     note: is called with each directory below the store, before it is listed
     """
     for directory, directories, files in os.walk(where):
+        if EVENTS_FILE in files:
+            # Of a process, in a trace whose name is not known: its slot was being changed when the server died.
+            directories.clear()
+            continue
         hidden = traces if directory == where else ()
         directories[:] = sorted(name for name in directories if not name.startswith(".") and name not in hidden)
         for name in directories:

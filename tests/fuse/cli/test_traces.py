@@ -24,6 +24,14 @@ def objects(*arguments: object) -> list[dict[str, object]]:
     return list(map(json.loads, shown(*arguments, "--json").splitlines()))
 
 
+def test_processes_of_a_trace_that_was_being_changed_are_no_channels(store, run):
+    run(store.create("t"), "app").write(10)
+    with (store.path / ".traces").open("r+b") as file:
+        file.seek(CONTROL_BYTES)
+        file.write(b"\1")  # the server died between two stores to the first slot, which is odd then
+    assert objects("list", "--store", store.path) == []
+
+
 def test_traces_are_listed(store, run):
     store.create("two", mode=native.MODE_OVERWRITE, is_started=False, subbuf_size=64 << 10, filter="uid:7")
     run(store.create("one"), "app")
