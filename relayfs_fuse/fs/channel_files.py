@@ -17,7 +17,7 @@ from relayfs_fuse.fs.items import Blocks, JsonLines, Lines
 from relayfs_fuse.fs.kinds.base import BLOCK_SIZE
 from relayfs_fuse.fs.kinds.handles import TOKEN_BYTES, HoldHandle, MemHandle
 from relayfs_fuse.fs.kinds.peek import PeekHandle
-from relayfs_fuse.fs.merged import LONGEST_BYTES, Face, MergedFile, Sort
+from relayfs_fuse.fs.merged import LONGEST_BYTES, Face, MergedFile, Subject
 from relayfs_fuse.fs.nodes import Node, TextFile, failure
 from relayfs_fuse.native.tables import PERMS
 from relayfs_fuse.reading.records import Records
@@ -240,7 +240,7 @@ def merged_of(channel: StoredChannel) -> Iterator[MergedFile]:
     stored = tuple(channel.buffers)
     for name, face in MERGED_FACES.items():
         follow = partial(_follow, stored, channel.stats.times)
-        yield MergedFile(name, Sort(channel.path, face, follow, owner))
+        yield MergedFile(name, Subject(channel.path, face, follow, owner))
 
 
 class DamagedFile(Node):

@@ -84,8 +84,8 @@ class Face(NamedTuple):
     items: Callable[[], Items]
 
 
-class Sort(NamedTuple):
-    """What a file `merged` shows.
+class Subject(NamedTuple):
+    """The trace or channel that a file `merged` shows.
 
     about: the trace or channel, as the log names it
     face: how
@@ -107,18 +107,18 @@ class Events(Closing):
     is_over: whether the trace or channel was removed, or is of an earlier boot, and all was given out
     """
 
-    def __init__(self, sort: Sort) -> None:
+    def __init__(self, subject: Subject) -> None:
         self.has_caught_up = self.is_over = False
-        self._notice = sort.face.items().notice
-        self._about = sort.about
+        self._notice = subject.face.items().notice
+        self._about = subject.about
         self._said: list[str] = []
         self._looked = self._limit = 0
         self._first = EVER
         self._end: int | None = None
         self._n_quiet = 0
         with ExitStack() as stack:
-            self._live = stack.enter_context(sort.follow(self._say))
-            style = Style(sort.face.file_format, marks_late=True)
+            self._live = stack.enter_context(subject.follow(self._say))
+            style = Style(subject.face.file_format, marks_late=True)
             self._export = stack.enter_context(closing(Export(self._live.merged, style)))
             self._stack = stack.pop_all()
 
@@ -176,13 +176,13 @@ class MergedHandle(Handle):
 
     def __init__(self, node: MergedFile, opening: Opening) -> None:
         super().__init__(opening)
-        self.begin = partial(Events, node.sort)
+        self.begin = partial(Events, node.subject)
         self.thread, self.uid = opening.request.pid, opening.request.uid
         self.n_given = 0
         self.ready = bytearray()
         self.changed_ns = time.time_ns()
         self.has_caught_up = self.is_over = self.is_polled = False
-        self._cut = node.sort.face.items().cut
+        self._cut = node.subject.face.items().cut
         self._end: int | None = None  # a read at this offset returns nothing
         self._kept = bytearray()  # the last bytes that were read
         self._handles = node.handles
@@ -247,25 +247,25 @@ class MergedHandle(Handle):
 class MergedFile(Node):
     """A file `merged`, `merged.json` or `merged.raw`.
 
-    sort: what it shows
+    subject: what it shows
     handles: its open files, by number
     """
 
-    def __init__(self, name: str, sort: Sort) -> None:
+    def __init__(self, name: str, subject: Subject) -> None:
         super().__init__(name)
-        self._sort: Sort | None = sort
+        self._subject: Subject | None = subject
         self.handles: dict[int, MergedHandle] = {}
 
     @property
-    def sort(self) -> Sort:
+    def subject(self) -> Subject:
         """What it shows; OSError: ESTALE after the trace or channel was removed."""
-        if self._sort is None:
+        if self._subject is None:
             raise failure(errno.ESTALE)
-        return self._sort
+        return self._subject
 
     def let_go(self) -> None:
         """Drop what refers to the buffers."""
-        self._sort = None
+        self._subject = None
 
     @property
     def has_end(self) -> bool:
@@ -280,7 +280,7 @@ class MergedFile(Node):
         own = [handle for handle in self.handles.values() if handle.thread == pid]
         size, changed_ns = (own[-1].n_given + len(own[-1].ready), own[-1].changed_ns) if own else (0, time.time_ns())
         size = max(1, size)  # sendfile(2), by which busybox cat reads, finds the end of an empty file
-        mode, uid, gid = self.sort.owner() if self._sort else (0, os.geteuid(), os.getegid())
+        mode, uid, gid = self.subject.owner() if self._subject else (0, os.geteuid(), os.getegid())
         return Attributes(self.inode, stat.S_IFREG | mode, uid, gid, size, changed_ns, store.began_ns)
 
     def check_usable(self) -> None:

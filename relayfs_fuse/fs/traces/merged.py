@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from relayfs_fuse.fs.items import Blocks, JsonLines, Lines
-from relayfs_fuse.fs.merged import READERS_MAX, Face, MergedFile, Sort
+from relayfs_fuse.fs.merged import READERS_MAX, Face, MergedFile, Subject
 from relayfs_fuse.fs.nodes import TraceDirectory
 from relayfs_fuse.reading.live import Live, Wanted
 from relayfs_fuse.reading.source import Source
@@ -45,6 +45,6 @@ def directory_of(trace: Trace, store: Store, tree: Tree) -> TraceDirectory:
     directory = TraceDirectory(trace.name)
     tree.attach(tree.root, directory)
     for name, face in FACES.items():
-        sort = Sort(f"trace {trace.name}", face, partial(_follow, store.directory, trace), _owner)
-        tree.attach(directory, MergedFile(name, sort))
+        subject = Subject(f"trace {trace.name}", face, partial(_follow, store.directory, trace), _owner)
+        tree.attach(directory, MergedFile(name, subject))
     return directory
