@@ -135,6 +135,25 @@ static void consume(struct relay_ring *ring)
 	relay_ring_damaged_at(ring);
 }
 
+/* As a file server passes long records on. */
+static void consume_in_parts(struct relay_ring *ring)
+{
+	unsigned char out[RING_SIZE];
+	for (unsigned n = 0; n <= MOST_RECORDS; n++) {
+		struct relay_ring_parts parts;
+		ssize_t most = relay_ring_parts_begin(ring, &parts), got;
+		if (most < 0)
+			return;
+		must((size_t)most <= sizeof(out), "a record that is longer than the ring");
+		while ((got = relay_ring_parts_copy(ring, &parts, out, 100)) > 0)
+			must(got <= 100 && parts.copied <= (uint64_t)most, "more bytes than the record has");
+		if (got < 0 || (got = relay_ring_parts_consume(ring, &parts, out)) < 0)
+			return;
+		must(got <= most, "more bytes than were announced");
+	}
+	must(0, "more records than fit in parts");
+}
+
 static void produce(struct relay_ring *ring)
 {
 	for (int i = 0; i < 3; i++) {
@@ -167,6 +186,8 @@ int LLVMFuzzerTestOneInput(const unsigned char *input, size_t size)
 	relay_ring_stats(ring, &stats);
 	if (input[0] & 4)
 		produce(ring);
+	if (input[0] & 8)
+		consume_in_parts(ring);
 	consume(ring);
 	relay_ring_resolve(ring, 0);
 	for (uint64_t what = 0; what < 5; what++)

@@ -32,16 +32,22 @@ static inline struct relay_ring_spec a_ring_spec(uint64_t ring_size, uint32_t mo
 }
 
 /* The path of the home CPU's ring of new ones; valid until the next call. */
-static inline const char *make_ring_file(uint64_t ring_size, uint32_t mode)
+static inline const char *make_ring_file_as(const struct relay_ring_spec *spec)
 {
 	static unsigned n;
 	static char path[4096];
-	struct relay_ring_spec spec = a_ring_spec(ring_size, mode);
 
 	snprintf(path, sizeof(path), "%s/rings%u", scratch, n++);
-	CHECK_EQ(relay_ring_create(path, &spec), 0);
-	snprintf(path + strlen(path), 32, "/mem%u", spec.n_rings == 1 ? 0 : home_cpu);
+	CHECK_EQ(relay_ring_create(path, spec), 0);
+	snprintf(path + strlen(path), 32, "/mem%u", spec->n_rings == 1 ? 0 : home_cpu);
 	return path;
+}
+
+static inline const char *make_ring_file(uint64_t ring_size, uint32_t mode)
+{
+	struct relay_ring_spec spec = a_ring_spec(ring_size, mode);
+
+	return make_ring_file_as(&spec);
 }
 
 static inline struct relay_ring *open_ring(const char *path)
@@ -55,6 +61,15 @@ static inline struct relay_ring *open_ring(const char *path)
 static inline struct relay_ring *make_ring(uint64_t ring_size, uint32_t mode)
 {
 	return open_ring(make_ring_file(ring_size, mode));
+}
+
+static inline struct relay_ring *make_framed_ring(uint64_t ring_size, uint32_t mode, uint32_t times, uint32_t framing)
+{
+	struct relay_ring_spec spec = a_ring_spec(ring_size, mode);
+
+	spec.times = times;
+	spec.framing = framing;
+	return open_ring(make_ring_file_as(&spec));
 }
 
 static inline struct relay_ring_stats ring_stats(struct relay_ring *ring)

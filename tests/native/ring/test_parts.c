@@ -9,20 +9,6 @@ SCHEMES(rseq, lockless);
 
 enum { SIZE = PAGE, RECORD = 1000, PART = 300 };
 
-static struct relay_ring *make(uint32_t mode, uint32_t times, uint32_t framing)
-{
-	static char path[4096];
-	static unsigned n;
-	struct relay_ring_spec spec = a_ring_spec(SIZE, mode);
-
-	spec.times = times;
-	spec.framing = framing;
-	snprintf(path, sizeof(path), "%s/parts%u", scratch, n++);
-	CHECK_EQ(relay_ring_create(path, &spec), 0);
-	snprintf(path + strlen(path), 32, "/mem%u", spec.n_rings == 1 ? 0 : home_cpu);
-	return open_ring(path);
-}
-
 /* Begin with the next record; return its parts, of which the first is copied. */
 static struct relay_ring_parts first_of(struct relay_ring *ring, char *copy)
 {
@@ -46,7 +32,7 @@ TEST(a_record_is_copied_in_parts_and_consumed_in_the_end)
 	for (uint32_t mode = RELAY_NO_OVERWRITE; mode <= RELAY_OVERWRITE; mode++) {
 		for (uint32_t times = RELAY_NO_TIMESTAMP; times <= RELAY_MONO;
 		     times += RELAY_MONO - RELAY_NO_TIMESTAMP) {
-			AUTOPTR(relay_ring) ring = make(mode, times, RELAY_FRAMING_LENGTH);
+			AUTOPTR(relay_ring) ring = make_framed_ring(SIZE, mode, times, RELAY_FRAMING_LENGTH);
 			char copy[SIZE];
 			uint32_t length;
 
@@ -70,7 +56,7 @@ TEST(a_record_is_copied_in_parts_and_consumed_in_the_end)
 
 TEST(a_record_that_another_reader_consumes_meanwhile_is_begun_anew)
 {
-	AUTOPTR(relay_ring) ring = make(RELAY_NO_OVERWRITE, RELAY_NO_TIMESTAMP, RELAY_FRAMING_RAW);
+	AUTOPTR(relay_ring) ring = make_framed_ring(SIZE, RELAY_NO_OVERWRITE, RELAY_NO_TIMESTAMP, RELAY_FRAMING_RAW);
 	char copy[SIZE], other[SIZE];
 
 	CHECK_EQ(output_letters(ring, 'a', RECORD, 0), 0);
@@ -87,7 +73,7 @@ TEST(a_record_that_another_reader_consumes_meanwhile_is_begun_anew)
 
 TEST(a_record_that_is_overwritten_meanwhile_is_begun_anew_and_counted)
 {
-	AUTOPTR(relay_ring) ring = make(RELAY_OVERWRITE, RELAY_NO_TIMESTAMP, RELAY_FRAMING_RAW);
+	AUTOPTR(relay_ring) ring = make_framed_ring(SIZE, RELAY_OVERWRITE, RELAY_NO_TIMESTAMP, RELAY_FRAMING_RAW);
 	char copy[SIZE];
 
 	CHECK_EQ(output_letters(ring, 'a', RECORD, 0), 0);

@@ -12,20 +12,6 @@ enum { SIZE = PAGE, RECORD = 100 };
 
 DEFINE_AUTOPTR(relay_ring_peek, relay_ring_peek_close)
 
-static struct relay_ring *make(uint32_t mode, uint32_t times, uint32_t framing)
-{
-	static char path[4096];
-	static unsigned n;
-	struct relay_ring_spec spec = a_ring_spec(SIZE, mode);
-
-	spec.times = times;
-	spec.framing = framing;
-	snprintf(path, sizeof(path), "%s/peeked%u", scratch, n++);
-	CHECK_EQ(relay_ring_create(path, &spec), 0);
-	snprintf(path + strlen(path), 32, "/mem%u", spec.n_rings == 1 ? 0 : home_cpu);
-	return open_ring(path);
-}
-
 static struct relay_ring_peek *peek_of(struct relay_ring *ring)
 {
 	struct relay_ring_peek *peek = relay_ring_peek_open(ring);
@@ -67,7 +53,7 @@ static void output_each(struct relay_ring *ring, const char *letters)
 TEST(what_is_unread_is_copied_and_stays)
 {
 	for (uint32_t times = RELAY_NO_TIMESTAMP; times <= RELAY_MONO; times += RELAY_MONO - RELAY_NO_TIMESTAMP) {
-		AUTOPTR(relay_ring) ring = make(RELAY_NO_OVERWRITE, times, RELAY_FRAMING_LINE);
+		AUTOPTR(relay_ring) ring = make_framed_ring(SIZE, RELAY_NO_OVERWRITE, times, RELAY_FRAMING_LINE);
 
 		output_each(ring, "abc");
 		char *dropped = reserve_letters(ring, '#', 5);
@@ -95,7 +81,7 @@ TEST(what_is_unread_is_copied_and_stays)
 TEST(each_framing_is_that_of_read)
 {
 	for (uint32_t framing = RELAY_FRAMING_RAW; framing <= RELAY_FRAMING_LINE; framing++) {
-		AUTOPTR(relay_ring) ring = make(RELAY_NO_OVERWRITE, RELAY_NO_TIMESTAMP, framing);
+		AUTOPTR(relay_ring) ring = make_framed_ring(SIZE, RELAY_NO_OVERWRITE, RELAY_NO_TIMESTAMP, framing);
 		char copied[SIZE], read[SIZE];
 
 		CHECK_EQ(relay_ring_output(ring, "one\n", 4, 0), 0);
@@ -110,7 +96,7 @@ TEST(each_framing_is_that_of_read)
 
 TEST(what_is_consumed_or_overwritten_is_skipped)
 {
-	AUTOPTR(relay_ring) ring = make(RELAY_NO_OVERWRITE, RELAY_NO_TIMESTAMP, RELAY_FRAMING_LINE);
+	AUTOPTR(relay_ring) ring = make_framed_ring(SIZE, RELAY_NO_OVERWRITE, RELAY_NO_TIMESTAMP, RELAY_FRAMING_LINE);
 	char copy[SIZE];
 
 	output_each(ring, "abcd");
@@ -119,7 +105,7 @@ TEST(what_is_consumed_or_overwritten_is_skipped)
 	CHECK_EQ(relay_ring_read_framed(ring, copy, SIZE, 3), 3 * (RECORD + 1));
 	CHECK_PEEKED(peek, "d");
 	CHECK_EQ(relay_ring_peek_has_skipped(peek), 1);
-	AUTOPTR(relay_ring) over = make(RELAY_OVERWRITE, RELAY_NO_TIMESTAMP, RELAY_FRAMING_LINE);
+	AUTOPTR(relay_ring) over = make_framed_ring(SIZE, RELAY_OVERWRITE, RELAY_NO_TIMESTAMP, RELAY_FRAMING_LINE);
 	output_each(over, "abcdefghijklmnopqrstuvwxyz");
 	AUTOPTR(relay_ring_peek) late = peek_of(over);
 	CHECK_EQ(relay_ring_peek_has_skipped(late), 0);
