@@ -66,6 +66,18 @@ void relay_fault_left(struct relay_faults *faults, uint64_t at, uint64_t value, 
 	add(faults, &fault);
 }
 
+void relay_fault_bits(struct relay_faults *faults, uint64_t at, uint64_t value, const char *name, uint64_t known)
+{
+	if (value & ~known)
+		relay_fault_value(faults, at, value, name, "bits of %" PRIu64, known);
+}
+
+void relay_fault_above(struct relay_faults *faults, uint64_t at, uint64_t value, const char *name, uint64_t most)
+{
+	if (value > most)
+		relay_fault_value(faults, at, value, name, "at most %" PRIu64, most);
+}
+
 int relay_fault_version(struct relay_faults *faults, uint64_t at, uint64_t value, const char *name, uint64_t known)
 {
 	if (faults) {

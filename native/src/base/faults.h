@@ -12,6 +12,10 @@
 __attribute__((format(printf, 5, 6))) int relay_fault_value(struct relay_faults *faults, uint64_t at, uint64_t value,
                                                             const char *name, const char *allowed, ...);
 
+/* Add a value if it has other bits than `known`, or if it is greater than `most`. */
+void relay_fault_bits(struct relay_faults *faults, uint64_t at, uint64_t value, const char *name, uint64_t known);
+void relay_fault_above(struct relay_faults *faults, uint64_t at, uint64_t value, const char *name, uint64_t most);
+
 /* Add what a thread has left, if it has died. owner: its owner word; 0: there is none; name: what it is; text: what
  * completes it, as printf(3). */
 __attribute__((format(printf, 5, 6))) void relay_fault_dead(struct relay_faults *faults, uint64_t at, uint64_t owner,

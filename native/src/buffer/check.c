@@ -113,12 +113,8 @@ static bool check_control(const struct check *check)
 	uint32_t n_used = __atomic_load_n(&control->n_claims_used, __ATOMIC_RELAXED);
 	/* Pairs with start_again() in buffer/control.c. */
 	uint32_t resets = __atomic_load_n(&control->resets, __ATOMIC_ACQUIRE);
-	if (flags & ~(uint32_t)KNOWN_FLAGS)
-		relay_fault_value(check->faults, CONTROL(flags), flags, "relay_control.flags", "bits of %d",
-		                  KNOWN_FLAGS);
-	if (n_used > RELAY_N_CLAIMS)
-		relay_fault_value(check->faults, CONTROL(n_claims_used), n_used, "relay_control.n_claims_used",
-		                  "at most %d", RELAY_N_CLAIMS);
+	relay_fault_bits(check->faults, CONTROL(flags), flags, "relay_control.flags", KNOWN_FLAGS);
+	relay_fault_above(check->faults, CONTROL(n_claims_used), n_used, "relay_control.n_claims_used", RELAY_N_CLAIMS);
 	uint64_t owner = __atomic_load_n(&control->reader_lock, __ATOMIC_RELAXED);
 	if (resets & 1 && (!owner || !relay_owner_alive(owner)))
 		relay_fault_left(check->faults, CONTROL(resets), resets, "relay_control.resets",

@@ -136,9 +136,8 @@ static int check_all(struct check *check)
 	if (table->n_domains == 0 || table->n_domains > RELAY_PERF_DOMAINS)
 		relay_fault_value(check->faults, offsetof(struct relay_perf_table, n_domains), table->n_domains,
 		                  "relay_perf_table.n_domains", "1 to %d", RELAY_PERF_DOMAINS);
-	if (n_chunks > counters->chunks_max)
-		relay_fault_value(check->faults, offsetof(struct relay_perf_header, nr_chunks), n_chunks,
-		                  "relay_perf_header.nr_chunks", "at most %u", counters->chunks_max);
+	relay_fault_above(check->faults, offsetof(struct relay_perf_header, nr_chunks), n_chunks,
+	                  "relay_perf_header.nr_chunks", counters->chunks_max);
 	for (uint32_t chunk = 0; !err && chunk < n_chunks && chunk < counters->chunks_max; chunk++)
 		err = check_chunk(check, chunk);
 	if (!err && check->n_instances != table->n_instances)

@@ -60,12 +60,9 @@ static void check_words(const struct check *check)
 	uint32_t n_used = __atomic_load_n(&producer->n_claims_used, __ATOMIC_RELAXED);
 	/* Relaxed: nothing that the lock protects is loaded. */
 	uint64_t lock = __atomic_load_n(&consumer->lock, __ATOMIC_RELAXED);
-	if (flags & ~(uint32_t)KNOWN_FLAGS)
-		relay_fault_value(check->faults, PRODUCER(flags), flags, "relay_ring_producer.flags", "bits of %d",
-		                  KNOWN_FLAGS);
-	if (n_used > RELAY_N_CLAIMS)
-		relay_fault_value(check->faults, PRODUCER(n_claims_used), n_used, "relay_ring_producer.n_claims_used",
-		                  "at most %d", RELAY_N_CLAIMS);
+	relay_fault_bits(check->faults, PRODUCER(flags), flags, "relay_ring_producer.flags", KNOWN_FLAGS);
+	relay_fault_above(check->faults, PRODUCER(n_claims_used), n_used, "relay_ring_producer.n_claims_used",
+	                  RELAY_N_CLAIMS);
 	relay_fault_dead(check->faults, CONSUMER(lock), lock, "relay_ring_consumer.lock", "the next consumer takes it");
 	/* The count is loaded before the position, which is stored after it; so the position is not behind. */
 	uint32_t current = __atomic_load_n(&consumer->current, __ATOMIC_ACQUIRE);
@@ -143,9 +140,8 @@ static void check_claim(const struct check *check, uint32_t i)
 		relay_fault_value(check->faults, at, word, name, "a position, in its lower 62 bits, before %" PRIu64,
 		                  reserved);
 	snprintf(name, sizeof(name), "relay_ring_claim[%u].length", i);
-	if (length > ring->largest + ring->time_bytes)
-		relay_fault_value(check->faults, at + offsetof(struct relay_ring_claim, length), length, name,
-		                  "at most %" PRIu64, ring->largest + ring->time_bytes);
+	relay_fault_above(check->faults, at + offsetof(struct relay_ring_claim, length), length, name,
+	                  ring->largest + ring->time_bytes);
 	snprintf(name, sizeof(name), "relay_ring_claim[%u].owner.thread", i);
 	/* A thread that died after its commit has left a claim that holds up nobody. */
 	bool is_busy = __atomic_load_n(relay_ring_length_at(ring, pos & ~7ull), __ATOMIC_ACQUIRE) & RELAY_RING_BUSY;
