@@ -26,13 +26,6 @@ def template() -> Iterator[Path]:
         yield path / "store"
 
 
-@pytest.fixture
-def copied(template: Path) -> Iterator[Path]:
-    with tmpfs_directory() as path:
-        shutil.copytree(template, path / "store")
-        yield path / "store"
-
-
 def records_at(directory: Path) -> int:
     """Behind the index, of which the table has the length."""
     return PAGE + 4 * get(directory / "names", 16, "I")

@@ -38,13 +38,6 @@ def template() -> Iterator[Path]:
         yield store.path
 
 
-@pytest.fixture
-def copied(template: Path) -> Iterator[Path]:
-    with tmpfs_directory() as path:
-        shutil.copytree(template, path / "store")
-        yield path / "store"
-
-
 def process_of(store: Path) -> Path:
     return next((store / "t").glob("app-*"))
 
