@@ -19,10 +19,9 @@ from relayfs_fuse.cli.common import (
     check_stdout,
     escaped,
     json_lines_option,
-    mount_option,
+    place_options,
     printable,
     say,
-    store_option,
 )
 from relayfs_fuse.errors import RelayError
 from relayfs_fuse.reading.source import find_mount, find_store
@@ -35,8 +34,7 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("places", metavar="[STORE|PATH]...", nargs=-1, shell_complete=complete.stored)
-@mount_option
-@store_option
+@place_options
 @json_lines_option
 def check(places: tuple[str, ...], mount: str | None, store: str | None, json_wanted: bool) -> None:
     """Check whether what a store holds is sound: of all objects, or of those given. Nothing is changed.

@@ -16,7 +16,7 @@ from relayfs_fuse.fs.commands.control import parse_size
 from relayfs_fuse.reading.trust import CHECKS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
 NOTHING_MATCHES = 3
 
@@ -33,6 +33,11 @@ json_lines_option = click.option("--json", "json_wanted", is_flag=True, help="Pr
 store_option = click.option(
     "--store", metavar="STORE", shell_complete=complete.directories, help="Use this store, without a server."
 )
+
+
+def place_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add --mount and --store to a command."""
+    return mount_option(store_option(command))
 
 
 def is_recording(what: str, mount: str | None, store: str | None) -> bool:

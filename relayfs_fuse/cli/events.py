@@ -17,10 +17,9 @@ from relayfs_fuse.cli.common import (
     NOTHING_MATCHES,
     check_stdout,
     json_option,
-    mount_option,
+    place_options,
     say,
     show_table,
-    store_option,
 )
 from relayfs_fuse.cli.traces import all_traces
 from relayfs_fuse.native import trace as native_trace
@@ -63,8 +62,7 @@ class _Event:
 
 @click.command()
 @click.argument("patterns", metavar="[PATTERN]...", nargs=-1)
-@mount_option
-@store_option
+@place_options
 @json_option
 @click.option(
     "--count", "seconds", type=click.IntRange(1, _SECONDS_MAX), metavar="SECONDS",

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, BinaryIO
 import click
 
 from relayfs_fuse.cli import complete
-from relayfs_fuse.cli.common import check_stdout, is_recording, mount_option, store_option
+from relayfs_fuse.cli.common import check_stdout, is_recording, place_options
 from relayfs_fuse.cli.condition import Selection, if_option
 from relayfs_fuse.cli.moment import moment
 from relayfs_fuse.cli.snapshot import held_now
@@ -46,8 +46,7 @@ _format_option = partial(click.option, is_flag=True, expose_value=False, callbac
 
 @click.command("export")
 @click.argument("what", metavar="TRACE|DIR", shell_complete=complete.traces_or_recordings)
-@mount_option
-@store_option
+@place_options
 @_format_option("--text", help="One line per event (default).")
 @_format_option("--json", help="One JSON object per event, each on a line.")
 @_format_option("--chrome", help="Chrome's trace events, in JSON.")

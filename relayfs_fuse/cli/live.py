@@ -10,7 +10,7 @@ import click
 import trio
 
 from relayfs_fuse.cli import complete
-from relayfs_fuse.cli.common import check_stdout, mount_option, store_option
+from relayfs_fuse.cli.common import check_stdout, place_options
 from relayfs_fuse.errors import RelayError
 from relayfs_fuse.lttng_live.server import Served, Server
 from relayfs_fuse.native.trace import Traces
@@ -46,8 +46,7 @@ class Address(click.ParamType):  # type: ignore[type-arg]  # before click 8.2 it
 
 @click.command()
 @click.argument("name", metavar="[TRACE]", required=False, shell_complete=complete.traces)
-@mount_option
-@store_option
+@place_options
 @click.option(
     "--listen", metavar="ADDRESS:PORT", type=Address(), default="127.0.0.1:5344", show_default=True,
     help="Where viewers connect; port 0 means a free one.",

@@ -12,7 +12,7 @@ import click
 
 from relayfs_fuse.cli import complete, record_channel
 from relayfs_fuse.cli.channel import find_channel
-from relayfs_fuse.cli.common import Seconds, Size, check_option, check_stdout, mount_option, store_option
+from relayfs_fuse.cli.common import Seconds, Size, check_option, check_stdout, place_options
 from relayfs_fuse.reading.room import permit_many_files
 from relayfs_fuse.reading.source import Source, find_store
 from relayfs_fuse.record.full import OutputFullError
@@ -34,8 +34,7 @@ _STDOUT = "-"
     "-o", "--output", required=True, metavar="DIR", shell_complete=complete.directories,
     help="Output directory; - means a tar archive on stdout.",
 )  # fmt: skip
-@mount_option
-@store_option
+@place_options
 @click.option("--rotate-size", type=Size(), metavar="BYTES", help="Begin DIR/0001, DIR/0002 ... after this many bytes.")
 @click.option("--rotate-time", type=Seconds(0.1), metavar="SECONDS", help="The same after this time.")
 @click.option("--compress", is_flag=True, help="Compress complete files with zstd.")

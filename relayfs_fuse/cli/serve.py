@@ -12,7 +12,7 @@ from contextlib import ExitStack
 import click
 
 from relayfs_fuse.cli import complete
-from relayfs_fuse.cli.common import check_stdout, mount_option, store_option
+from relayfs_fuse.cli.common import check_stdout, place_options
 from relayfs_fuse.cli.live import Address
 from relayfs_fuse.errors import RelayError
 from relayfs_fuse.native.trace import Traces
@@ -24,8 +24,7 @@ _TOKEN_LEAST = 16
 
 
 @click.command()
-@mount_option
-@store_option
+@place_options
 @click.option(
     "--listen", metavar="ADDRESS:PORT", type=Address(), default="127.0.0.1:5345", show_default=True,
     help="Where clients connect; port 0 means a free one.",

@@ -25,9 +25,8 @@ from relayfs_fuse.cli.common import (
     check_stdout,
     format_bytes,
     json_option,
-    mount_option,
+    place_options,
     show_table,
-    store_option,
 )
 from relayfs_fuse.errors import RelayError
 from relayfs_fuse.fs.commands.control import LEAST_SUBBUF_SIZE, format_size
@@ -129,8 +128,7 @@ class Room:
 @click.option(
     "--type", "type_of", type=click.Choice(TYPES), default=TYPES[0], show_default=True, help="Of the channel."
 )
-@mount_option
-@store_option
+@place_options
 @json_option
 def size(  # noqa: PLR0913, PLR0917  # an option each
     rate: int | None, records: int | None, record: int | None, delay: float, cpus: int | None, type_of: str,

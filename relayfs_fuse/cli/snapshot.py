@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from relayfs_fuse.cli import complete
-from relayfs_fuse.cli.common import check_option, mount_option, store_option
+from relayfs_fuse.cli.common import check_option, place_options
 from relayfs_fuse.errors import RelayError
 from relayfs_fuse.reading.source import Source, find_store
 from relayfs_fuse.record.report import Progress, as_json, summarize
@@ -28,8 +28,7 @@ if TYPE_CHECKING:
     "-o", "--output", required=True, metavar="DIR", shell_complete=complete.directories,
     help="Output directory, empty or new.",
 )  # fmt: skip
-@mount_option
-@store_option
+@place_options
 @check_option
 @click.option("--progress", is_flag=True, help="Show progress even if stderr is not a terminal.")
 @click.option("--json", "json_wanted", is_flag=True, help="Print a summary as a JSON object.")

@@ -18,12 +18,11 @@ from relayfs_fuse.cli.common import (
     Seconds,
     check_stdout,
     json_lines_option,
-    mount_option,
+    place_options,
     printable,
     say,
     show_json,
     show_table,
-    store_option,
 )
 from relayfs_fuse.cli.figures import add_rates
 from relayfs_fuse.cli.objects import read_all
@@ -48,8 +47,7 @@ SHOWN = {
 
 
 @click.command("list")
-@mount_option
-@store_option
+@place_options
 @json_lines_option
 def list_all(mount: str | None, store: str | None, json_wanted: bool) -> None:
     """List the channels, traces and counters.
@@ -62,8 +60,7 @@ def list_all(mount: str | None, store: str | None, json_wanted: bool) -> None:
 
 @click.command()
 @click.argument("names", metavar="[NAME]...", nargs=-1, shell_complete=complete.everything)
-@mount_option
-@store_option
+@place_options
 @click.option(
     "-i", "--interval", type=Seconds(0.01), metavar="SECONDS",
     help="Read twice, so long apart, and show rates per second.",

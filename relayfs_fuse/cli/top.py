@@ -16,10 +16,9 @@ from relayfs_fuse.cli.common import (
     Seconds,
     check_stdout,
     json_lines_option,
-    mount_option,
+    place_options,
     printable,
     say,
-    store_option,
 )
 from relayfs_fuse.cli.objects import Objects
 from relayfs_fuse.cli.sampler import Sampler
@@ -36,8 +35,7 @@ _PACKAGES = ("textual", "rich")
 
 @click.command()
 @click.argument("names", metavar="[NAME]...", nargs=-1, shell_complete=complete.everything)
-@mount_option
-@store_option
+@place_options
 @click.option(
     "-i", "--interval", type=Seconds(0.01, 3600), default=1.0, show_default=True, metavar="SECONDS",
     help="How often to read.",

@@ -14,9 +14,9 @@ from relayfs_fuse.cli.common import (
     check_stdout,
     json_lines_option,
     mount_option,
+    place_options,
     show_json,
     show_table,
-    store_option,
 )
 from relayfs_fuse.cli.control import check_word, commands
 from relayfs_fuse.fs.commands import trace_control
@@ -89,8 +89,7 @@ def disable(name: str, globs: tuple[str, ...], mount: str | None) -> None:
 
 
 @trace.command("list")
-@mount_option
-@store_option
+@place_options
 @json_lines_option
 def list_traces(mount: str | None, store: str | None, json_wanted: bool) -> None:
     """List the traces.

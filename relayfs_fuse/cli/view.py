@@ -13,7 +13,7 @@ import click
 
 from relayfs_fuse.cli import complete
 from relayfs_fuse.cli.channel import find_channel, refuse_options
-from relayfs_fuse.cli.common import check_stdout, is_recording, mount_option, say, store_option
+from relayfs_fuse.cli.common import check_stdout, is_recording, place_options, say
 from relayfs_fuse.cli.condition import Selection, if_option
 from relayfs_fuse.cli.lines import Lines, Stopped
 from relayfs_fuse.cli.moment import moment
@@ -44,8 +44,7 @@ _USUAL_COLUMNS = 60
 
 @click.command()
 @click.argument("what", metavar="[TRACE|DIR|CHANNEL]", required=False, shell_complete=complete.what_to_view)
-@mount_option
-@store_option
+@place_options
 @click.option("-f", "--follow", is_flag=True, help="Then show further events, until ^C or the trace is removed.")
 @click.option("-n", "--lines", metavar="N", type=click.IntRange(min=0), help="Only the last N lines of what is there.")
 @click.option("--since", metavar="TIME", help="Leave out earlier events.")
