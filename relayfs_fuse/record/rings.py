@@ -4,7 +4,8 @@ A file has the records as `cat` of the relay file gives them, if that shows wher
 
 Records are consumed after they were written, so what could not be written is still in the ring. If the recorder is
 killed in between, an extended attribute of the file tells the next one what it has to cut off: a part of a block, or a
-block that the ring still has. In mode overwrite, records are consumed before.
+block that the ring still has. In mode overwrite, records are consumed before, so a block of which only a part was
+written is lost, and the next recorder counts it.
 """
 
 from __future__ import annotations
@@ -149,7 +150,7 @@ class _File(Closing):
 
     is_over: whether the channel was removed, and all was written
     is_busy: whether another reader was at work at the last write()
-    n_written: bytes; n_unwritten: bytes that were consumed, and could not be written
+    n_written: bytes; n_unwritten: bytes that were consumed and not written, also by a recorder that was killed
     """
 
     def __init__(self, path: str, rings: RingsHandle, index: int) -> None:
@@ -216,6 +217,8 @@ class _File(Closing):
             return
         is_ours = identity == self._rings.identity(self._index)
         is_whole = self._end >= int(end) + int(length)
+        if not is_whole and int(position) < 0:
+            self.n_unwritten += int(length)
         if not is_whole or (is_ours and self._rings.query(self._index, CONS_POS) <= int(position)):
             self._end = min(self._end, int(end))
             os.ftruncate(self._file, self._end)

@@ -164,6 +164,23 @@ def test_a_recorder_that_is_killed_keeps_what_the_ring_has_no_more(mount: Mount,
     assert parsed(file.read_bytes(), "<I") == [(b"record",), (b"another",)]
 
 
+@pytest.mark.parametrize("written", [0, 7, 21])
+def test_what_a_recorder_that_was_killed_has_consumed_and_not_written_is_counted(
+    mount: Mount, tmp_path: Path, written: int
+) -> None:
+    """It is killed within the write of a block of 21 bytes, which an overwriting ring does not have any more."""
+    channel = mount.create("app/ring", "type=ring buffers=single mode=overwrite")
+    file, block = tmp_path / "ring0", b"\6\0\0\0record\7\0\0\0another"
+    file.write_bytes(block[:written])
+    with Ring(channel) as ring:
+        os.setxattr(file, "user.relayfs.unfinished", f"{ring._handle.identity(0)} -1 0 {len(block)}".encode())
+    command = [RELAYCTL, "record", channel, "-o", tmp_path, "--duration", "0", "--json"]
+    told = json.loads(run(command, capture_output=True, timeout=DEADLINE_S, check=True).stdout)
+    is_whole = written == len(block)
+    assert told.get("unwritten_bytes", 0) == (0 if is_whole else len(block))
+    assert file.read_bytes() == (block if is_whole else b"")
+
+
 def test_what_another_reader_keeps_is_said_and_the_other_rings_are_written(mount: Mount, tmp_path: Path) -> None:
     channel = mount.create("app/ring", "type=ring buffers=percpu framing=line")
     first, last = Path(f"{channel}0"), Path(f"{channel}{native.n_possible_cpus() - 1}")
