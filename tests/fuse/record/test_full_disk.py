@@ -7,7 +7,6 @@ import signal
 import struct
 import subprocess
 import tarfile
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,7 +17,6 @@ from mounts import DEADLINE_S, wait_until
 from tracing import Store, finish, recorded, recording
 
 from relayfs_fuse.reading.packet import HEAD_BYTES
-from relayfs_fuse.record.recorder import TICK_S
 
 WAITS = "No space left on device; the recording waits until there is room"
 
@@ -41,6 +39,18 @@ def waits(process: subprocess.Popen[str]) -> str:
     return process.stderr.readline()
 
 
+def wait_tried_again(process: subprocess.Popen[str]) -> None:
+    """Wait until a recorder that waits for room has called write(2) three times more."""
+
+    def n_writes() -> int:
+        found = re.search(r"^syscw: (\d+)", Path(f"/proc/{process.pid}/io").read_text(), re.MULTILINE)
+        assert found
+        return int(found[1])
+
+    before = n_writes()
+    wait_until(lambda: n_writes() >= before + 3, "it tries again and again")
+
+
 @pytest.mark.parametrize("check", ["none", "all"])
 def test_a_full_disk_is_waited_for(store, run, small, check):
     """What its buffers hold of a program, also of one that has ended meanwhile, is recorded when there is room."""
@@ -57,7 +67,7 @@ def test_a_full_disk_is_waited_for(store, run, small, check):
         assert lost > 10_000
         other.declare("later")
         other.end()
-        time.sleep(3 * TICK_S)  # it tries again and again
+        wait_tried_again(process)
         (small / "somebody's").unlink()
         refused = app.done()
         wait_until(lambda: store.programs(trace) == [app.name], "the removal of the dead program's buffers")
@@ -161,7 +171,7 @@ def test_events_that_nobody_can_read_are_counted_once_however_often_the_disk_is_
         os.posix_fallocate(file.fileno(), 0, (1 << 20) - 20_480)
     with recording("t", "--store", store.path, "-o", out, "--check", "all") as process:
         assert WAITS in waits(process)
-        time.sleep(3 * TICK_S)  # it tries again and again
+        wait_tried_again(process)
         (small / "more").unlink()
         recorded(out, 5000, "app")
         said = finish(process)
