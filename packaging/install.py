@@ -11,6 +11,7 @@ written before the first of them, so an installation that was interrupted can be
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import stat
 import subprocess
@@ -237,8 +238,7 @@ def unit(directory: Path) -> str:
     program = str(directory / "relayfs").replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%")
     quoted = f'"{program}"' if set(program) & set(" '\"\\") else program
     text = UNIT_SOURCE.read_text()
-    assert text.count("=/usr/local/bin/relayfs ") == 1
-    return text.replace("=/usr/local/bin/relayfs ", f"={quoted} ")
+    return re.sub(r"(?<=[= ])/usr/local/bin/relayfs(?= )", lambda _: quoted, text)
 
 
 def run(*command: str | Path) -> None:

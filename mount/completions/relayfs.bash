@@ -17,7 +17,7 @@ _relayfs() {
 		fi
 		compopt -o nospace
 	elif [[ $word == -* ]]; then
-		mapfile -t COMPREPLY < <(compgen -W '-f --foreground -d --debug -o -V --version -h --help' -- "$word")
+		mapfile -t COMPREPLY < <(compgen -W '-f --foreground -d --debug --service-mount --service-unmount -o -V --version -h --help' -- "$word")
 	else
 		mapfile -t COMPREPLY < <(compgen -d -- "$2")
 		compopt -o filenames

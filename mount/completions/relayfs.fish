@@ -12,6 +12,8 @@ for command in relayfs mount.relayfs
 	complete -c $command -x -a '(__fish_complete_directories)'
 	complete -c $command -s f -l foreground -d 'Stay in the foreground and log to stderr'
 	complete -c $command -s d -l debug -d 'Log debug messages, too'
+	complete -c $command -l service-mount -d 'Mount, and have the service manager keep that'
+	complete -c $command -l service-unmount -d 'Undo that'
 	complete -c $command -s o -x -a '(__relayfs_options)' -d 'Mount options'
 	complete -c $command -s V -l version -d 'Show the version'
 	complete -c $command -s h -l help -d 'Show a summary'

@@ -15,6 +15,8 @@ _relayfs_options() {
 _arguments -s \
 	'(-f --foreground)'{-f,--foreground}'[stay in the foreground and log to stderr]' \
 	'(-d --debug)'{-d,--debug}'[log debug messages, too]' \
+	'(--service-unmount)--service-mount[mount, and have the service manager keep that]' \
+	'(--service-mount)--service-unmount[undo that]' \
 	'*-o[mount options]:option:_relayfs_options' \
 	'(-)'{-V,--version}'[show the version]' \
 	'(-)'{-h,--help}'[show a summary]' \

@@ -3,6 +3,7 @@
     relayfs MNT                         relayfs SOURCE MNT -o store=DIR,size=64M
     mount -t fuse relayfs MNT           mount -t fuse.relayfs SOURCE MNT -o ...
     mount -t relayfs relayfs MNT        with mount.relayfs beside mount(8)'s other helpers
+    relayfs --service-mount MNT         and --service-unmount: around the server of a unit (notify.py)
 
 All of them return when the mount answers (exit 0) or has failed (a message on stderr, exit 1).
 """
@@ -23,7 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from relayfs_fuse import native
-from relayfs_fuse.cli.notify import notify
+from relayfs_fuse.cli.notify import keep, kept, let_go, notify
 from relayfs_fuse.errors import OptionError, RelayError
 from relayfs_fuse.fs import mounts
 from relayfs_fuse.fs.commands.control import format_size, parse_size
@@ -67,6 +68,7 @@ class Arguments:
     settings: Settings
     foreground: bool = False
     debug: bool = False
+    service: str = ""
     log_file: str | None = None
 
 
@@ -74,10 +76,19 @@ def main() -> None:
     """Run the program."""
     try:
         arguments = parse(sys.argv[1:], helper=Path(sys.argv[0]).name.startswith("mount.relayfs"))
-        clear_dead_mounts(arguments.settings.mountpoint)
-        check_mountpoint(arguments.settings.mountpoint)
+        if arguments.service == "unmount":
+            let_go()
+        arguments.settings.device = kept() if arguments.foreground else None
+        if arguments.settings.device is None:  # otherwise it is mounted, and answers when this process does
+            clear_dead_mounts(arguments.settings.mountpoint)
+            if arguments.service == "unmount":
+                return
+            check_mountpoint(arguments.settings.mountpoint)
         import_server()
-    except RelayError as error:
+        if arguments.service == "mount":
+            mount_for_service(arguments.settings)
+            return
+    except (RelayError, RuntimeError) as error:
         _fail(str(error))
     _allow_many_files()
     if arguments.foreground:
@@ -109,6 +120,10 @@ def parse(words: Sequence[str], helper: bool = False) -> Arguments:
     else:
         parser.add_argument("-f", "--foreground", action="store_true", help="stay in the foreground and log to stderr")
         parser.add_argument("-d", "--debug", action="store_true", help="log debug messages, too")
+        for word, what in (("mount", "mount, and have the service manager keep that"), ("unmount", "undo that")):
+            parser.add_argument(
+                f"--service-{word}", dest="service", action="store_const", const=word, default="", help=what
+            )
     found = parser.parse_intermixed_args(words)
     if not 1 <= len(found.places) <= 2:
         parser.error(f"one or two words are needed, [SOURCE] MNT; {len(found.places)} were given")
@@ -124,6 +139,7 @@ def parse(words: Sequence[str], helper: bool = False) -> Arguments:
         sys.exit(0)
     arguments.foreground = not helper and found.foreground
     arguments.debug = not helper and found.debug
+    arguments.service = "" if helper else found.service
     return arguments
 
 
@@ -269,6 +285,19 @@ def import_server() -> type[Server]:
             raise
         raise OptionError(f"the file server needs libfuse 3, which is in Debian's package fuse3: {error}") from error
     return Server
+
+
+def mount_for_service(settings: Settings) -> None:
+    """Mount, and give the descriptor of /dev/fuse to the service manager; RuntimeError, OptionError."""
+    from relayfs_fuse.fs.server import mount_only  # noqa: PLC0415  # as in import_server()
+
+    device = mount_only(settings)
+    try:
+        keep(device)
+    except OptionError:
+        os.close(device)
+        clear_dead_mounts(settings.mountpoint)
+        raise
 
 
 def _serve(handover: Handover) -> None:

@@ -191,7 +191,8 @@ class Supervisor:
         return code if code >= 0 else 128 - code
 
     def _unmount(self) -> None:
-        if mounts.is_on_top(self._handover.place, self._mounted):
+        is_ours = self._handover.settings.device is None
+        if is_ours and mounts.is_on_top(self._handover.place, self._mounted):
             mounts.unmount(self._handover.place)
 
 

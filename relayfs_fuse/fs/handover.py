@@ -47,8 +47,8 @@ class Handover:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.lock = lock_store(settings.store, settings.mountpoint)
-        # Later this would ask the server.
-        self.place = os.path.realpath(settings.mountpoint)
+        # Once it is mounted, this would ask the server.
+        self.place = settings.mountpoint if settings.device is not None else os.path.realpath(settings.mountpoint)
         self.began_ns = time.time_ns()
         self.device = -1
         self.has_answered = False

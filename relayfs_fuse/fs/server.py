@@ -115,7 +115,8 @@ class Server:
         for signum in SIGNALS:
             signal.signal(signum, self._note_signal)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
-        pyfuse3.init(self._operations, self._settings.mountpoint, self._settings.fuse_options)
+        place, device = self._settings.mountpoint, self._settings.device
+        pyfuse3.init(self._operations, place if device is None else f"/dev/fd/{device}", self._settings.fuse_options)
         if tap.interrupt_fd() < 0:
             pyfuse3.close()
             raise StoreError("pyfuse3 does not call the shared libfuse3: relayfs cannot see its requests")
@@ -141,7 +142,7 @@ class Server:
         try:
             is_topmost = self._is_topmost()
             pyfuse3.close(unmount=False)
-            if is_topmost:
+            if is_topmost and self._settings.device is None:
                 mounts.unmount(self._place)
         finally:
             if self._counters is not None:
@@ -338,3 +339,13 @@ def _cause(error: Exception) -> Exception:
     if isinstance(error, ExceptionGroup) and len(error.exceptions) == 1:
         return _cause(error.exceptions[0])
     return error
+
+
+def mount_only(settings: Settings) -> int:
+    """Mount, for a server that is another process; return the descriptor of /dev/fuse. RuntimeError."""
+    pyfuse3.init(pyfuse3.Operations(), settings.mountpoint, settings.fuse_options)
+    return next(int(name) for name in os.listdir("/proc/self/fd") if _leads_to_fuse(f"/proc/self/fd/{name}"))
+
+
+def _leads_to_fuse(link: str) -> bool:
+    return os.path.lexists(link) and os.readlink(link) == "/dev/fuse"

@@ -26,6 +26,7 @@ class Settings:
     counters_limit: the number of names of counters, if the store has no counters yet
     trusted: whether other users may open the store's files
     cards, cards_size: how many crash cards each user may have, and how many bytes of them
+    device: the descriptor of /dev/fuse, if it is mounted already; who has done that unmounts it
     """
 
     mountpoint: str
@@ -37,3 +38,4 @@ class Settings:
     trusted: bool = False
     cards: int = CARDS
     cards_size: int = CARDS_SIZE
+    device: int | None = None

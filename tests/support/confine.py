@@ -1,12 +1,14 @@
-"""Run a program as a systemd unit confines it, where systemd does not run: confine.py UNIT PROGRAM ARGUMENT...
+"""Run a server as relayfs@.service confines it, where systemd does not run: confine.py UNIT RELAYFS -f ARGUMENT...
 
-It gets the unit's capabilities, system calls, no new privileges, no memory that is writable and executable, and a
-network of its own, all from the kernel. The sets of system calls are those of `systemd-analyze syscall-filter`.
+It gets the mount that ExecStartPre= makes. And it gets the unit's capabilities, system calls, no new privileges, no
+memory that is writable and executable, and a network of its own, all from the kernel. The sets of system calls are
+those of `systemd-analyze syscall-filter`.
 """
 
 import ctypes
 import os
 import re
+import socket
 import struct
 import subprocess
 import sys
@@ -68,7 +70,24 @@ def filter_system_calls(names: set[str]) -> None:
     prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, fprog)
 
 
+def pass_mount(program: str, arguments: list[str]) -> None:
+    """Mount, and arrange for this process to be given that as a service manager does (sd_listen_fds(3))."""
+    address = f"relayfs-confine-{os.getpid()}"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(f"\0{address}")
+        helper = subprocess.Popen(
+            [program, "--service-mount", *arguments], env={**os.environ, "NOTIFY_SOCKET": f"@{address}"}
+        )
+        said, (device,), _, _ = socket.recv_fds(manager, 1000, 1)
+        asked, (barrier,), _, _ = socket.recv_fds(manager, 1000, 1)
+        os.close(barrier)
+        assert (said, asked, helper.wait()) == (b"FDSTORE=1\nFDNAME=fuse", b"BARRIER=1", 0)
+    os.dup2(device, 3)
+    os.environ.update(LISTEN_PID=str(os.getpid()), LISTEN_FDS="1", LISTEN_FDNAMES="fuse")
+
+
 def main() -> None:
+    pass_mount(sys.argv[2], sys.argv[4:])
     unit = Path(sys.argv[1]).read_text()
     calls = allowed(unit)
     last = int(Path("/proc/sys/kernel/cap_last_cap").read_text())

@@ -6,11 +6,11 @@ compared with what the other ways of installing install.
 
 import fnmatch
 import os
-import re
 import subprocess
 from pathlib import Path
 
 import pytest
+from booted import CHECK, CHECKED, boot
 from build import ROOT, native_prefix
 
 from relayfs_fuse import native
@@ -94,52 +94,6 @@ def run(*command: str | Path) -> str:
     return done.stdout
 
 
-# What a Debian that systemd has started says of the unit: it mounts, is killed, is started again, and stops.
-CHECK = """#!/bin/sh
-exec >/result 2>&1
-unit=relayfs@mnt-relay.service
-systemctl start $unit && grep -c ' /mnt/relay .* fuse.relayfs ' /proc/self/mountinfo
-echo create a/log buffers=single uid=65534 >/mnt/relay/control
-setpriv --reuid=65534 --regid=65534 --clear-groups sh -c 'echo unread >/mnt/relay/a/log'
-kill -9 "$(systemctl show -p MainPID --value $unit)"
-until [ "$(systemctl show -p NRestarts --value $unit)" = 1 ] && systemctl -q is-active $unit; do
-	systemctl -q is-failed $unit && break
-	sleep 0.1
-done
-cat /mnt/relay/a/log
-systemctl stop $unit && systemctl show -p Result --value $unit
-grep -c ' /mnt/relay ' /proc/self/mountinfo
-[ $? = 1 ] || journalctl -u $unit
-systemctl --no-block exit
-"""
-CHECK_UNITS = {
-    "check.service": "[Unit]\nAfter=basic.target\n[Service]\nType=oneshot\nExecStart=/check.sh\n",
-    "check.target": "[Unit]\nRequires=check.service systemd-journald.service\n",
-}
-# $1 is the Debian. systemd needs a group of the unified hierarchy, and namespaces of its own.
-BOOT = """
-set -e
-mount --make-rprivate /
-mount --bind "$1" "$1"
-mount -t proc proc "$1/proc"
-mount -t sysfs sysfs "$1/sys"
-mount -t cgroup2 cgroup2 "$1/sys/fs/cgroup"
-mount -t tmpfs tmpfs "$1/run"
-mount -t tmpfs -o mode=755 tmpfs "$1/dev"
-for name in null zero full random urandom tty fuse; do
-    touch "$1/dev/$name"
-    mount --bind "/dev/$name" "$1/dev/$name"
-done
-mkdir -p "$1/dev/shm" "$1/old"
-mount -t tmpfs -o mode=1777 tmpfs "$1/dev/shm"
-cd "$1"
-pivot_root . old
-umount -l old
-exec env -i container=other PATH=/usr/sbin:/usr/bin:/sbin:/bin \\
-    /lib/systemd/systemd --unit=check.target systemd.unified_cgroup_hierarchy=1
-"""
-
-
 if os.environ.get("RELAYFS_STRESS") == "long":
 
     @pytest.fixture(scope="module")
@@ -176,22 +130,4 @@ if os.environ.get("RELAYFS_STRESS") == "long":
             chroot "$1" sh -c 'apt-get -qqy --no-install-recommends install systemd systemd-sysv /packages/*.deb' >&2
         """
         run("unshare", "--mount", "sh", "-c", script, "sh", root, packages)
-        (root / "check.sh").write_text(CHECK)
-        (root / "check.sh").chmod(0o755)
-        for name, text in CHECK_UNITS.items():
-            (root / "etc/systemd/system" / name).write_text(text)
-        found = re.search(r"^\S+ (\S+) cgroup2 ", Path("/proc/self/mounts").read_text(), re.MULTILINE)
-        assert found
-        group = Path(found[1], f"relayfs-test-{os.getpid()}")
-        group.mkdir()
-        enter = (
-            f"echo $$ >'{group}/cgroup.procs' && exec timeout -s KILL 300 unshare --mount --uts --ipc --net --cgroup"
-        )
-        try:
-            run("sh", "-c", f'{enter} --pid --fork --kill-child sh -c "$0" sh "$1"', BOOT, root)
-        finally:
-            for path in sorted(group.rglob("*"), reverse=True):
-                if path.is_dir():
-                    path.rmdir()
-            group.rmdir()
-        assert (root / "result").read_text() == "1\nunread\nsuccess\n0\n"
+        assert boot(root, packages.with_name("shared"), CHECK) == CHECKED

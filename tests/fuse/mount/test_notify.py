@@ -67,21 +67,6 @@ def test_a_socket_that_nobody_reads_keeps_no_server_from_mounting(make_mount, tm
     assert (mount.path / "control").exists()
 
 
-def test_the_unit_is_confined_as_systemd_judges():
-    subprocess.run(["systemd-analyze", "security", "--offline=true", "--threshold=40", UNIT], check=True,
-                   capture_output=True)  # fmt: skip
-
-
-def test_the_unit_has_no_mount_namespace():
-    """In one, what the server mounts is seen by nobody else (systemd.exec(5), PrivateMounts=)."""
-    making = (
-        r"(Private(?!Network)|Protect(?!Clock|Hostname)|Read|Inaccessible|Bind|Temporary|Root|MountFlags|ProcSubset)"
-    )
-    assert not re.findall(rf"^{making}.*=", UNIT.read_text(), re.MULTILINE)
-    # Another one under which no channel can be made; systemd itself judges in tests/fuse/cli/test_deb.py.
-    assert "\nRestrictSUIDSGID=" not in UNIT.read_text()
-
-
 def flags_of(path: Path) -> int:
     """What lsattr shows."""
     with path.open("rb") as file:
@@ -120,5 +105,21 @@ def test_a_server_that_is_confined_as_the_unit_says_serves_all_users(
         maker.ask("close")
     mount.command(f"create theirs buffers=single uid={unprivileged.uid}")
     assert (mount.path / "theirs").stat().st_uid == unprivileged.uid
+    # Who has mounted unmounts.
     assert mount.stop() == 0
+    with pytest.raises(OSError, match="not connected"):
+        mount.path.stat()
+    subprocess.run(["umount", mount.path], check=True)
     assert list(mount.path.iterdir()) == []
+
+
+def test_who_is_no_service_can_have_no_mount_kept(mountpoint, scratch_store):
+    for option in ("--service-mount", "--service-unmount"):
+        done = subprocess.run(
+            [RELAYFS, option, mountpoint, "-o", f"store={scratch_store}"], capture_output=True, text=True, check=False,
+            env={name: value for name, value in os.environ.items() if name != "NOTIFY_SOCKET"},
+        )  # fmt: skip
+        assert (done.returncode, done.stderr) == (
+            1, "relayfs: no service manager asked for this: NOTIFY_SOCKET is not set\n",
+        )  # fmt: skip
+        assert not os.path.ismount(mountpoint)

@@ -1,0 +1,33 @@
+"""The unit relayfs@.service, run by systemd, in a system of its own (support/booted.py)."""
+
+import os
+from pathlib import Path
+
+import pytest
+from booted import CHECK, CHECKED, boot
+from build import ROOT
+from forking import RELAYFS
+
+# Where another relayfs is mounted, the unit starts nothing, and that mount stays.
+OCCUPIED = f"""
+mkdir -p /mnt/other
+{RELAYFS} /mnt/other -o store=/dev/shm/other
+systemctl start relayfs@mnt-other.service 2>/dev/null || echo refused
+systemctl stop relayfs@mnt-other.service
+head -c 0 /mnt/other/control && umount /mnt/other && grep -c /mnt/other /proc/self/mountinfo
+"""
+# Places for which systemd has ways to hide them are not hidden from the server.
+ELSEWHERE = """
+for place in home tmp; do
+	systemctl start relayfs@$place-relay.service
+	echo create $place/log >/$place/relay/control && cat /$place/relay/.channels/$place/log/n_subbufs
+	systemctl stop relayfs@$place-relay.service
+done
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can start systemd as process 1")
+def test_the_unit_mounts_for_all_is_started_again_and_stops(tmp_path: Path) -> None:
+    unit = (ROOT / "mount/relayfs@.service").read_text()
+    (tmp_path / "relayfs@.service").write_text(unit.replace("/usr/local/bin/relayfs", str(RELAYFS)))
+    assert boot(Path("/"), tmp_path, CHECK + ELSEWHERE + OCCUPIED) == f"{CHECKED}8\n8\nrefused\n0\n"
