@@ -43,6 +43,7 @@ from relayfs_fuse.fs.upkeep import Counting, Flushing, Throttled, forget_removed
 
 if TYPE_CHECKING:
     from relayfs_fuse.fs.handover import Handover
+    from relayfs_fuse.fs.settings import Settings
 
 log = logging.getLogger(__name__)
 
