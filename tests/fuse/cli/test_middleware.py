@@ -1,6 +1,7 @@
-"""The middleware of the how-to on flight recorders, in a service of Starlette that uvicorn runs."""
+"""What the how-to on flight recorders has for web services: a middleware for Starlette and FastAPI, gunicorn's log."""
 
 import ast
+import os
 import re
 import signal
 import socket
@@ -13,10 +14,11 @@ from pathlib import Path
 import pytest
 from build import ROOT
 from mounts import DEADLINE_S, Mount, wait_until
+from traced import relayctl
 
 EXAMPLE = ROOT / "examples/flight_asyncio.py"
 HOW_TO = ROOT / "docs/howto/flight-recorder.md"
-SERVICE = """
+STARLETTE = """
 from starlette.applications import Starlette
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
@@ -29,39 +31,80 @@ async def fails(request):
 
 app = Starlette(routes=[Route("/fine", fine), Route("/fails", fails)])
 """
+FASTAPI = """
+from fastapi import FastAPI
+
+app = FastAPI()
+
+@app.get("/fine")
+async def fine():
+    return "fine"
+
+@app.get("/fails")
+def fails():
+    return 1 / 0
+"""
+WSGI = """
+import os
+
+def app(environ, start_response):
+    body = str(os.getpid()).encode()
+    start_response("200 OK", [("Content-Length", str(len(body)))])
+    return [body]
+"""
 
 pytestmark = pytest.mark.one_mount
 
 
-def program(mount: Mount, saved: Path) -> str:
-    """The service: what is copied of the example, and the lines of the how-to, with other paths."""
+def block_with(word: str, *replaced: tuple[str, str]) -> str:
+    """The block of the how-to that has this word, with other paths."""
+    blocks = re.findall(r"^```\w*\n(.*?)^```$", HOW_TO.read_text(), re.MULTILINE | re.DOTALL)
+    (block,) = (block for block in blocks if word in block)
+    for path, other in replaced:
+        assert block.count(path) == 1
+        block = block.replace(path, other)
+    return block
+
+
+def program(mount: Mount, saved: Path, service: str) -> str:
+    """The service: what is copied of the example, and the lines of the how-to."""
     kinds = ast.Import, ast.ImportFrom, ast.ClassDef
     copied = [one for one in ast.parse(EXAMPLE.read_text()).body if isinstance(one, kinds)]
-    (middleware,) = (block for block in HOW_TO.read_text().split("```\n")[1::2] if "add_middleware" in block)
-    assert middleware.count("/mnt/relay/app/flight") == middleware.count("/var/log/web") == 1
-    middleware = middleware.replace("/mnt/relay", str(mount.path)).replace("/var/log/web", str(saved))
-    return "\n".join([*map(ast.unparse, copied), SERVICE, middleware])
+    middleware = block_with("add_middleware", ("/mnt/relay", str(mount.path)), ("/var/log/web", str(saved)))
+    return "\n".join([*map(ast.unparse, copied), service, middleware])
 
 
 @contextmanager
-def serving(place: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """Run the service of app.py on a socket there."""
-    command = [sys.executable, "-m", "uvicorn", "--app-dir", place, "--uds", place / "socket", "app:app"]
-    with (place / "said").open("wb") as said, subprocess.Popen(command, stdout=said, stderr=said) as process:
+def serving(place: Path, listens: str, *command: str | Path) -> Iterator[subprocess.Popen[bytes]]:
+    """Run app.py on a socket there; listens: what the server says then."""
+    with (
+        (place / "said").open("wb") as said,
+        subprocess.Popen([sys.executable, "-m", *command, "app:app"], stdout=said, stderr=said, cwd=place) as process,
+    ):
         try:
             # The socket is there before anybody listens.
-            wait_until(lambda: "running on" in (place / "said").read_text(), (place / "said").read_text)
+            wait_until(lambda: listens in (place / "said").read_text(), (place / "said").read_text)
             yield process
         finally:
-            process.kill()
+            process.terminate()
 
 
-def status_of(place: Path, path: str) -> str:
+def ask(place: Path, path: str) -> bytes:
+    """Send a request; return the answer."""
     with socket.socket(socket.AF_UNIX) as client:
         client.settimeout(DEADLINE_S)
         client.connect(str(place / "socket"))
         client.sendall(f"GET {path} HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n".encode())
-        return b"".join(iter(lambda: client.recv(4096), b"")).split()[1].decode()
+        return b"".join(iter(lambda: client.recv(4096), b""))
+
+
+def status_of(place: Path, path: str) -> str:
+    return ask(place, path).split()[1].decode()
+
+
+def answering(place: Path, path: str) -> int:
+    """Return the process that has answered."""
+    return int(ask(place, path).rpartition(b"\n")[2])
 
 
 def texts(file: Path) -> list[str]:
@@ -71,13 +114,14 @@ def texts(file: Path) -> list[str]:
     return [line[1] for line in lines if line]
 
 
+@pytest.mark.parametrize("service", [STARLETTE, FASTAPI], ids=["Starlette", "FastAPI"])
 def test_the_last_events_are_saved_when_a_request_fails_and_after_the_service_was_killed(
-    mount: Mount, tmp_path: Path
+    mount: Mount, tmp_path: Path, service: str
 ) -> None:
     saved = tmp_path / "saved"
     saved.mkdir()
-    (tmp_path / "app.py").write_text(program(mount, saved))
-    with serving(tmp_path) as process:
+    (tmp_path / "app.py").write_text(program(mount, saved, service))
+    with serving(tmp_path, "running on", "uvicorn", "--app-dir", tmp_path, "--uds", tmp_path / "socket") as process:
         assert [status_of(tmp_path, path) for path in ("/fine", "/none", "/fails")] == ["200", "404", "500"]
         (first,) = saved.iterdir()
         assert texts(first) == ["GET /fine", "200", "GET /none", "404", "GET /fails"]
@@ -92,3 +136,22 @@ def test_the_last_events_are_saved_when_a_request_fails_and_after_the_service_wa
     done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     assert texts(tmp_path / "late") == ["GET /fine", "200"]
+
+
+def test_gunicorn_logs_the_requests_of_all_its_processes_also_of_those_that_were_killed(
+    mount: Mount, tmp_path: Path
+) -> None:
+    (tmp_path / "app.py").write_text(WSGI)
+    (tmp_path / "gunicorn.conf.py").write_text(block_with("logconfig_dict", ("/mnt/relay", str(mount.path))))
+    asked = [f"/{n}" for n in range(50)]
+    with serving(tmp_path, "Listening at", "gunicorn", "-w", "2", "-b", f"unix:{tmp_path}/socket") as process:
+        answered = {answering(tmp_path, path) for path in asked[:25]}
+        assert process.pid not in answered
+        for pid in answered:
+            os.kill(pid, signal.SIGKILL)
+        # A request goes to another process, or to one that was forked since.
+        assert answered.isdisjoint(answering(tmp_path, path) for path in asked[25:])
+    done = relayctl(mount, "view", "app/access")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert sorted(re.findall(r'"GET (/\d+) HTTP/1.1" 200', done.stdout)) == sorted(asked)
+    assert "Listening at" not in done.stdout
