@@ -61,7 +61,8 @@ def check(places: tuple[str, ...], mount: str | None, store: str | None, json_wa
             _show(finding, json_wanted=json_wanted)
         n_objects += checker.n_objects
         missing += [path for path, n in checker.n_found.items() if not n]
-    _sum_up(n_objects, len(damaged), n_warnings, json_wanted=json_wanted)
+    if n_objects or not missing:
+        _sum_up(n_objects, len(damaged), n_warnings, json_wanted=json_wanted)
     for path in missing:
         say(f"there is no channel, directory or trace {printable(path)}")
     if damaged:

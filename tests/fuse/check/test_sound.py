@@ -117,7 +117,7 @@ def test_what_cannot_be_checked(store: CheckedStore, unprivileged: User) -> None
         (("--nothing",), 2, "No such option"),
     ):
         done = run([RELAYCTL, "check", *arguments], capture_output=True, text=True, timeout=DEADLINE_S)
-        assert (done.returncode, text in done.stderr) == (status, True), done
+        assert (done.returncode, done.stdout, text in done.stderr) == (status, "", True), done
     done = unprivileged.run(RELAYCTL, "check", "--store", store.path)
     assert (done.returncode, "Permission denied" in done.stderr) == (1, True)
 
