@@ -16,24 +16,46 @@ _relayctl_quote() {
 	esac
 }
 
+# Set `words` to those before the cursor. Readline cuts words at : and =, which may be in names, and are in KEY=VALUE.
+_relayctl_words() {
+	local rest=${COMP_LINE:0:COMP_POINT} piece blanks
+	words=()
+	for piece in "${COMP_WORDS[@]:0:COMP_CWORD + 1}"; do
+		blanks=${rest%%[![:space:]]*}
+		rest=${rest#"$blanks"}
+		[[ $rest == "$piece"* ]] || piece=$rest
+		rest=${rest#"$piece"}
+		if [[ -z $blanks && -n ${words[*]} ]]; then
+			words[-1]+=$piece
+		else
+			words+=("$piece")
+		fi
+	done
+}
+
 _relayctl_completion() {
-	local IFS=$'\n' line quoted
-	# Readline replaces $2, before which a quotation mark may stand that is still open.
-	local before=${COMP_LINE:0:COMP_POINT}
-	before=${before%"$2"}
-	local quote=${before: -1}
-	[[ $quote == [\'\"] ]] || quote=
+	local IFS=$'\n' line quoted words
+	_relayctl_words
+	# Readline replaces $2, before which a quotation mark may stand that is still open, or a piece of the word.
+	local before=${words[-1]%"$2"} quote=
+	if [[ $before == [\'\"]* ]]; then
+		quote=${before:0:1}
+		before=${before:1}
+	fi
+	before=${before//\\/}
 	COMPREPLY=()
 	while read -r line; do
 		case ${line%%,*} in
 		dir) compopt -o dirnames ;;
 		file) compopt -o default ;;
 		plain)
-			_relayctl_quote "${line#*,}" "$quote"
+			line=${line#*,}
+			[[ $line == "$before"* ]] || continue
+			_relayctl_quote "${line#"$before"}" "$quote"
 			COMPREPLY+=("$quoted")
 			;;
 		esac
-	done < <(env COMP_WORDS="${COMP_WORDS[*]}" COMP_CWORD="$COMP_CWORD" _RELAYCTL_COMPLETE=bash_complete "$1" 2>/dev/null)
+	done < <(env COMP_WORDS="${words[*]}" COMP_CWORD=$((${#words[@]} - 1)) _RELAYCTL_COMPLETE=bash_complete "$1" 2>/dev/null)
 }
 
 complete -o nosort -F _relayctl_completion relayctl

@@ -96,7 +96,6 @@ def everything(context: click.Context, parameter: click.Parameter, typed: str) -
 
 def channel_options(context: click.Context, parameter: click.Parameter, typed: str) -> list[CompletionItem]:  # noqa: ARG001
     """Propose KEY= and KEY=VALUE of `create`, for the type of channel if it is given."""
-    # bash cuts words at =.
     types = {word.removeprefix("type=") for word in _given(context)} & set(OPTIONS)
     known = {key: option for type_of in types or OPTIONS for key, option in OPTIONS[type_of].items()}
     return _options(context, known, typed)
@@ -154,14 +153,8 @@ def _given(context: click.Context) -> set[str]:
 def _options(context: click.Context, known: Mapping[str, Option | None], typed: str) -> list[CompletionItem]:
     words: tuple[str, ...] = context.params.get("options") or ()
     key, equals, _ = typed.partition("=")
-    before = f"{key}="
-    # bash cuts words at =, and replaces only what is behind it.
-    if words[-1:] == ("=",):
-        key, equals, before = words[-2], "=", ""
-    elif words and words[-1] in known and not typed:
-        key, equals, before = words[-1], "=", ""
     if equals:
         option = known.get(key)
-        return _items([f"{before}{word}" for word in option.words] if option else [], typed)
+        return _items([f"{key}={word}" for word in option.words] if option else [], typed)
     given = {word.partition("=")[0] for word in words}
     return _items([f"{name}=" for name in known.keys() - given], typed)
