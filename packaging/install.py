@@ -204,7 +204,7 @@ def make_environment(home: Path, environment: Path) -> None:
     found = [f"--find-links={environment / name}" for name in ("dist", "wheels")]
     run(
         sys.executable, "-m", "pip", "--python", home / "bin/python", "--disable-pip-version-check", "--quiet",
-        "install", "--no-index", "--no-cache-dir", *found, "relayfs[server,serve]",
+        "install", "--no-index", "--no-cache-dir", *found, "relayfs[server,serve,top]",
     )  # fmt: skip
 
 

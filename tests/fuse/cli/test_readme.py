@@ -158,6 +158,7 @@ FOUND = {
             "_relayctl _relayfs\n"),
     "fish": ("""HOME=/mnt fish -c 'complete -C "relayctl sn" | cut -f 1; complete -C "relayfs --fo" | cut -f 1'""",
              "snapshot\n--foreground\n"),
+    "the screen and the page": ("/usr/local/lib/relayfs/bin/python -c 'import textual, uvicorn'", ""),
     "systemd": ("systemd-analyze verify --man=no relayfs@mnt.service && echo good", "good\n"),
 }  # fmt: skip
 # All that there is where something is installed.
@@ -269,7 +270,7 @@ class Spent(NamedTuple):
 
     @property
     def alone(self) -> float:
-        """How long it takes if no other program takes a part of each CPU; on a quiet machine, by the clock."""
+        """The clock's seconds without each CPU's share of what other programs took; on a quiet machine, all of them."""
         return self.clock - max(0.0, self.all - self.own) / os.cpu_count()
 
 
