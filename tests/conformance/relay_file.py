@@ -17,7 +17,7 @@ REFUSED = (errno.ENOSPC, errno.EMSGSIZE)
 COUNTERS = ("produced", "consumed", "lost_full", "lost_too_large", "padding")
 UNSEEN = ("lost_overwritten", "lost_overwritten_bytes", "discarded", "discarded_bytes")
 FIELDS = {statistic.name: statistic.field for statistic in STATISTICS["relay"]}
-# The buffer itself is asked after each operation, and the files that count, which are nine requests, after each of so many.
+# The buffer itself is asked after each operation, and the files that count, which are nine requests, after so many.
 FILES_EACH = 16
 
 

@@ -9,8 +9,8 @@ import pytest
 from build import MUSL, PROGRAMS, Prefix, native_prefix
 
 PROGRAM = PROGRAMS / "producer.c"
-# Of 629 records or more, some are too long to be written inline, and the first one enters a sub-buffer. What else runs on
-# this machine may interrupt a few more.
+# Of 629 records or more, some are too long to be written inline, and the first one enters a sub-buffer. What else runs
+# on this machine may interrupt a few more.
 FEW = 60
 WRAPPED = [
     f"-Wl,--wrap={name}_anyhow"
