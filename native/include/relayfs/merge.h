@@ -263,6 +263,80 @@ int relay_counts_gather(struct relay_counts *counts);
  * more, and the next call begins anew. */
 int relay_counts_next(struct relay_counts *counts, struct relay_merge_count *count);
 
+/* --- triggers --- */
+
+struct relay_triggers;
+
+/* The most triggers of a merge. */
+enum { RELAY_TRIGGERS_MAX = 32 };
+
+/* What a trigger fires at. */
+enum relay_trigger_kind {
+	RELAY_TRIGGER_EVENT = 0, /* an event of these names that meets the condition */
+	RELAY_TRIGGER_RATE = 1,  /* the first one of these after `most` in a second of the clock */
+	RELAY_TRIGGER_QUIET = 2, /* the end of the time `quiet` without one of these */
+	RELAY_TRIGGER_LOST = 3,  /* a loss */
+	RELAY_TRIGGER_OTHER = 4  /* only relay_triggers_fire() */
+};
+
+/* Where a trigger stands. Who makes new triggers passes those of the triggers before. Initially all are 0, except `last`. */
+struct relay_trigger_state {
+	uint64_t matched; /* events that have met the condition */
+	uint64_t fired;   /* how often it has fired */
+	uint64_t limited; /* how often `limit` has kept it from firing since it has fired last */
+	uint64_t due;     /* it does not fire at an earlier time */
+	uint64_t last;    /* the time of the last event that has met the condition; initially the trigger's `since` */
+	uint64_t second;  /* of RELAY_TRIGGER_RATE: since 1970, and how many events it has had so far */
+	uint64_t in_second;
+	uint64_t is_told; /* of RELAY_TRIGGER_QUIET: whether it has fired since the last event */
+};
+
+struct relay_trigger {
+	uint32_t kind; /* enum relay_trigger_kind */
+	uint32_t unused;
+	const char *glob; /* of the events, PROVIDER:NAME, for fnmatch(3); copied; of _LOST and _OTHER NULL */
+	const struct relay_conditions *conditions; /* of which events meet the first one; copied; NULL: all do */
+	uint64_t since;                            /* what is earlier does not count */
+	uint64_t most;                             /* of RELAY_TRIGGER_RATE */
+	uint64_t quiet;                            /* of RELAY_TRIGGER_QUIET, ns */
+	uint64_t limit;                            /* the least time between two firings, ns */
+	struct relay_trigger_state state;
+};
+
+struct relay_firing {
+	uint32_t trigger; /* its index */
+	uint32_t length;  /* of `text`, bytes; 0: silence has done it */
+	uint64_t number;  /* counts the firings of this trigger from 1 on */
+	uint64_t time;
+	uint64_t limited; /* see struct relay_trigger_state */
+	/* The event or loss, as a line of RELAY_EXPORT_TEXT with RELAY_EXPORT_DATE, perhaps cut; or as the caller said. */
+	const char *text;
+};
+
+/* Make triggers for the events of a merge, which stays the caller's, must live as long, and must not have an exporter,
+ * packets or counts. Other triggers of the merge may be freed before or after that, and not be used any more. NULL and
+ * errno: ENOMEM; EINVAL: n is more than RELAY_TRIGGERS_MAX, or a kind or condition is wrong. */
+struct relay_triggers *relay_triggers_new(struct relay_merge *merge, const struct relay_trigger *triggers, uint32_t n);
+void relay_triggers_free(struct relay_triggers *triggers);
+
+/* Forget the firings so far, and evaluate the triggers for the events that the merge can output now. 1; 0: there are more
+ * events, for the next call; -ENOMEM: some event was not evaluated, or a text is missing. */
+int relay_triggers_gather(struct relay_triggers *triggers);
+
+/* Tell triggers of the kind RELAY_TRIGGER_QUIET up to which time all events were evaluated: relay_merge_reached(). */
+void relay_triggers_reach(struct relay_triggers *triggers, uint64_t time);
+
+/* Fire a trigger. text: of the firing; copied. 1; 0: its limit forbids that, or the time is before its `since`, or too many
+ * firings wait for relay_triggers_next(); -EINVAL: there is no such trigger. */
+int relay_triggers_fire(struct relay_triggers *triggers, uint32_t trigger, uint64_t time, const char *text);
+
+/* Get the next firing since relay_triggers_gather() was called, valid until that is called again. 1; 0: there are no
+ * more. */
+int relay_triggers_next(struct relay_triggers *triggers, struct relay_firing *firing);
+
+/* 0; -EINVAL: there is no such trigger. */
+int relay_triggers_state(const struct relay_triggers *triggers, uint32_t trigger, struct relay_trigger_state *state);
+
 #ifdef __cplusplus
 }
 #endif

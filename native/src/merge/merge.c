@@ -39,6 +39,7 @@ struct relay_merge {
 	struct relay_stream *last; /* whose event was given out by the last call */
 	uint64_t round; /* ends when relay_merge_next() returns NULL; in a round, each empty stream is advanced once */
 	uint64_t since, until, limit;
+	uint64_t n_generations; /* of triggers */
 	bool takes_no_buffers;
 	struct relay_conditions *conditions; /* the first one is the merge's; NULL: there is none */
 	struct relay_merge_stats stats;
@@ -373,6 +374,11 @@ int relay_merge_remove(struct relay_merge *merge, int process)
 	free_process(traced);
 	merge->processes[process] = NULL;
 	return 0;
+}
+
+uint64_t relay_merge_next_generation(struct relay_merge *merge)
+{
+	return ++merge->n_generations;
 }
 
 bool relay_merge_is_ended(const struct relay_merge *merge)

@@ -27,6 +27,9 @@ const struct relay_traced *relay_merge_process(const struct relay_merge *merge, 
  */
 const struct relay_event *relay_merge_next(struct relay_merge *merge);
 
+/* Return a number that no other triggers of the merge have. */
+uint64_t relay_merge_next_generation(struct relay_merge *merge);
+
 /* True if all streams have ended, and all their events were returned. */
 bool relay_merge_is_ended(const struct relay_merge *merge);
 

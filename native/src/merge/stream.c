@@ -46,6 +46,7 @@ int relay_traced_init(struct relay_traced *traced, const struct relay_merge_proc
 	    !is_in_context(process->layouts, process->vtid_at))
 		return -EINVAL;
 	*traced = (struct relay_traced){.name = strdup(process->name),
+	                                .chosen = relay_chosen_new(),
 	                                .identity = process->identity,
 	                                .pid = process->pid,
 	                                .vpid_at = process->vpid_at,
@@ -60,13 +61,18 @@ int relay_traced_init(struct relay_traced *traced, const struct relay_merge_proc
 		if (process->layouts->at[i].event)
 			process->layouts->at[i].event->id = i;
 	set_clock(traced, process->freq, process->offset_s, process->offset);
-	return traced->name ? 0 : -ENOMEM;
+	if (traced->name && traced->chosen)
+		return 0;
+	relay_chosen_free(traced->chosen);
+	free(traced->name);
+	return -ENOMEM;
 }
 
 void relay_traced_free(struct relay_traced *traced)
 {
 	relay_layouts_free(traced->layouts);
 	relay_filter_free(traced->filter);
+	relay_chosen_free(traced->chosen);
 	for (uint32_t i = 0; i < traced->n_threads; i++)
 		free(traced->threads[i].name);
 	free(traced->threads);

@@ -6,6 +6,7 @@
 #ifndef RELAYFS_MERGE_STREAM_H
 #define RELAYFS_MERGE_STREAM_H
 
+#include "merge/chosen.h"
 #include "merge/filter.h"
 
 #include <relayfs/merge.h>
@@ -52,6 +53,7 @@ struct relay_traced {
 	int32_t vpid_at, vtid_at;
 	struct relay_layouts *layouts;
 	struct relay_filter *filter; /* NULL: all events are given out */
+	struct relay_chosen *chosen; /* which triggers wait for its events */
 	struct relay_thread_name *threads;
 	uint32_t n_threads;
 	/* Of its clock: time = base + (ticks * mult >> shift) */

@@ -245,11 +245,9 @@ static enum relay_order order_of_texts(const struct relay_comparison *comparison
 	return order < 0 ? RELAY_LESS : RELAY_GREATER;
 }
 
-/* Compare the field with the constant. Returns one of enum relay_order; 0: the field is not complete. */
-static unsigned order_of(const struct relay_comparison *comparison, const unsigned char *fields,
-                         const unsigned char *end)
+/* Compare the field, which begins at `at`, with the constant. Returns one of enum relay_order; 0: the field is not complete. */
+static unsigned order_at(const struct relay_comparison *comparison, const unsigned char *at, const unsigned char *end)
 {
-	const unsigned char *at = relay_pass_event(comparison->path, fields, end);
 	if (!at || (size_t)(end - at) < comparison->bytes)
 		return 0;
 	switch ((enum relay_compared)comparison->compared) {
@@ -266,6 +264,19 @@ static unsigned order_of(const struct relay_comparison *comparison, const unsign
 	}
 	const unsigned char *null = memchr(at, 0, (size_t)(end - at));
 	return null ? order_of_texts(comparison, (const char *)at, (size_t)(null - at)) : 0;
+}
+
+static unsigned order_of(const struct relay_comparison *comparison, const unsigned char *fields,
+                         const unsigned char *end)
+{
+	return order_at(comparison, relay_pass_event(comparison->path, fields, end), end);
+}
+
+bool relay_comparison_takes(const struct relay_comparison *comparison, const unsigned char *at,
+                            const unsigned char *end)
+{
+	const unsigned order = order_at(comparison, at, end);
+	return order && comparison->next[(comparison->accepts & order) != 0] == RELAY_TAKE;
 }
 
 bool relay_condition_takes(const struct relay_comparison *comparisons, uint16_t first, const unsigned char *fields,

@@ -51,6 +51,10 @@ uint16_t relay_condition_resolve(const struct relay_conditions *conditions, unsi
 bool relay_condition_takes(const struct relay_comparison *comparisons, uint16_t first, const unsigned char *fields,
                            const unsigned char *end);
 
+/* Evaluate a condition of one comparison, whose field begins at `at`, which relay_pass_event() has returned for its path. */
+bool relay_comparison_takes(const struct relay_comparison *comparison, const unsigned char *at,
+                            const unsigned char *end);
+
 /* Free the memory of n comparisons, but not the array. */
 void relay_comparisons_clear(struct relay_comparison *comparisons, unsigned n);
 

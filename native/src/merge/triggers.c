@@ -1,0 +1,342 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Triggers are evaluated on the events that a merge gives out, in the order of their times. Which triggers wait for an
+ * event is found out at the first one of its id in a process, and kept with the process (chosen.h): an event that no
+ * trigger waits for then costs a look at an array. Firings are kept until the caller has asked for them.
+ */
+#define _GNU_SOURCE
+#include "merge/export.h"
+#include "merge/grown.h"
+
+#include <errno.h>
+#include <fnmatch.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+enum {
+	/* The most firings and bytes of texts that wait for relay_triggers_next(), before one more event is evaluated. */
+	FIRINGS_MAX = 1024,
+	TEXTS_BYTES = 1 << 20,
+	TEXT_BYTES = 2048, /* of one text; the rest is cut off */
+};
+static const uint64_t NS = 1000000000;
+
+struct trigger {
+	struct relay_trigger given;
+	char *glob;
+	struct relay_conditions *conditions;
+};
+
+/* A firing whose text begins at `text` in relay_triggers.texts. */
+struct kept {
+	struct relay_firing firing;
+	size_t text;
+};
+
+struct relay_triggers {
+	struct relay_merge *merge;
+	uint64_t generation;
+	uint32_t n;
+	bool has_failed; /* there was no memory in the last relay_triggers_gather() */
+	struct trigger at[RELAY_TRIGGERS_MAX];
+	struct relay_encoder *encoder;
+	struct relay_output texts;
+	struct kept firings[FIRINGS_MAX + RELAY_TRIGGERS_MAX];
+	size_t n_firings, n_told;
+};
+
+/* --- making --- */
+
+void relay_triggers_free(struct relay_triggers *triggers)
+{
+	if (!triggers)
+		return;
+	for (uint32_t i = 0; i < triggers->n; i++) {
+		free(triggers->at[i].glob);
+		free(triggers->at[i].conditions);
+	}
+	free(triggers->encoder);
+	free(triggers->texts.at);
+	free(triggers);
+}
+
+static bool waits_for_events(const struct relay_trigger *trigger)
+{
+	return trigger->kind < RELAY_TRIGGER_LOST;
+}
+
+/* 0; -EINVAL; -ENOMEM: what `trigger` owns is to be freed all the same. */
+static int copy_trigger(struct trigger *trigger, const struct relay_trigger *given)
+{
+	const struct relay_conditions *conditions = given->conditions;
+	*trigger = (struct trigger){.given = *given};
+	if (given->kind > RELAY_TRIGGER_OTHER || waits_for_events(given) != (given->glob != NULL) ||
+	    (conditions && (!relay_conditions_are_sound(conditions) || !conditions->n_conditions)))
+		return -EINVAL;
+	if (given->glob && !(trigger->glob = strdup(given->glob)))
+		return -ENOMEM;
+	if (!conditions)
+		return 0;
+	trigger->conditions = malloc(sizeof(*conditions));
+	if (!trigger->conditions)
+		return -ENOMEM;
+	*trigger->conditions = *conditions;
+	return 0;
+}
+
+struct relay_triggers *relay_triggers_new(struct relay_merge *merge, const struct relay_trigger *triggers, uint32_t n)
+{
+	const struct relay_export_options options = {
+	    .format = RELAY_EXPORT_TEXT, .times = RELAY_EXPORT_DATE, .marks_late = 1};
+	if (n > RELAY_TRIGGERS_MAX) {
+		errno = EINVAL;
+		return NULL;
+	}
+	struct relay_triggers *made = calloc(1, sizeof(*made));
+	if (!made)
+		return NULL;
+	made->merge = merge;
+	made->generation = relay_merge_next_generation(merge);
+	made->encoder = relay_encoder_text(&options);
+	int err = made->encoder ? 0 : -ENOMEM;
+	for (; !err && made->n < n; made->n++)
+		err = copy_trigger(&made->at[made->n], &triggers[made->n]);
+	if (!err)
+		return made;
+	relay_triggers_free(made);
+	errno = -err;
+	return NULL;
+}
+
+/* --- firing --- */
+
+/* Why a trigger fires: an event, or a text; both are NULL: silence. */
+struct cause {
+	const struct relay_event *event;
+	const char *text;
+};
+
+static void put_text(struct relay_triggers *triggers, struct relay_firing *firing, struct cause cause)
+{
+	struct relay_output *texts = &triggers->texts;
+	const size_t begin = texts->length;
+	if (cause.event)
+		triggers->encoder->event(triggers->encoder, texts, cause.event);
+	else if (cause.text)
+		relay_put_text(texts, cause.text);
+	if (texts->length - begin > TEXT_BYTES)
+		texts->length = begin + TEXT_BYTES;
+	firing->length = (uint32_t)(texts->length - begin);
+}
+
+/* Fire a trigger if its limit allows it. */
+static bool fire(struct relay_triggers *triggers, uint32_t number, uint64_t time, struct cause cause)
+{
+	const struct relay_trigger *given = &triggers->at[number].given;
+	struct relay_trigger_state *state = &triggers->at[number].given.state;
+	if (time < given->since)
+		return false;
+	if (time < state->due) {
+		state->limited++;
+		return false;
+	}
+	struct kept *kept = &triggers->firings[triggers->n_firings++];
+	*kept = (struct kept){
+	    .firing = {.trigger = number, .number = ++state->fired, .time = time, .limited = state->limited},
+	    .text = triggers->texts.length};
+	put_text(triggers, &kept->firing, cause);
+	state->limited = 0;
+	state->due = time + given->limit;
+	return true;
+}
+
+/* An event of the trigger's names has met its condition. */
+static void match(struct relay_triggers *triggers, uint32_t number, const struct relay_event *event)
+{
+	const struct relay_trigger *given = &triggers->at[number].given;
+	struct relay_trigger_state *state = &triggers->at[number].given.state;
+	if (event->time < given->since)
+		return;
+	state->matched++;
+	if (given->kind == RELAY_TRIGGER_EVENT) {
+		fire(triggers, number, event->time, (struct cause){.event = event});
+	} else if (given->kind == RELAY_TRIGGER_RATE) {
+		if (event->time / NS > state->second) {
+			state->second = event->time / NS;
+			state->in_second = 0;
+		}
+		if (event->time / NS == state->second && ++state->in_second == given->most + 1)
+			fire(triggers, number, event->time, (struct cause){.event = event});
+	} else if (event->time > state->last && event->time - state->last >= given->quiet && !state->is_told) {
+		fire(triggers, number, state->last + given->quiet, (struct cause){0});
+	}
+	if (event->time > state->last) {
+		state->last = event->time;
+		state->is_told = 0;
+	}
+}
+
+/* --- choices --- */
+
+/* Whether a condition is one comparison, on which alone it depends. */
+static bool is_single(const struct relay_choice *choice)
+{
+	return choice->n == 1 && choice->first == 0;
+}
+
+static bool is_same_path(const struct relay_step *one, const struct relay_step *other)
+{
+	for (;; one++, other++) {
+		if (one->bytes != other->bytes || one->end != other->end || one->each != other->each)
+			return false;
+		if (one->end == RELAY_EVENT_ENDS)
+			return true;
+	}
+}
+
+/* Set same_field of the last choice. */
+static void find_same_field(struct relay_choices *choices)
+{
+	struct relay_choice *last = &choices->at[choices->n - 1];
+	last->same_field = 0;
+	for (const struct relay_choice *other = choices->at; other < last; other++, last->same_field++)
+		if (is_single(last) && is_single(other) &&
+		    is_same_path(last->comparisons->path, other->comparisons->path))
+			return;
+}
+
+/* Add a trigger to the choices of an event if it waits for it. false: no memory. */
+static bool choose(struct relay_choices *choices, uint32_t number, const struct trigger *trigger,
+                   const struct relay_trace_event *event)
+{
+	struct relay_choice choice = {.trigger = number, .first = RELAY_TAKE};
+	if (trigger->conditions) {
+		const unsigned n = relay_condition_length(trigger->conditions, 0);
+		choice.comparisons = calloc(n + 1, sizeof(*choice.comparisons));
+		if (!choice.comparisons)
+			return false;
+		choice.first = relay_condition_resolve(trigger->conditions, 0, event, choice.comparisons, &choice.n);
+	}
+	if (choice.first == RELAY_REFUSE) {
+		relay_comparisons_clear(choice.comparisons, choice.n);
+		free(choice.comparisons);
+		return true;
+	}
+	choices->at[choices->n++] = choice;
+	find_same_field(choices);
+	return true;
+}
+
+static struct relay_choices *make_choices(const struct relay_triggers *triggers, const struct relay_trace_event *event)
+{
+	char name[2 * 128 + 2];
+	struct relay_choices *choices = calloc(1, sizeof(*choices) + triggers->n * sizeof(choices->at[0]));
+	snprintf(name, sizeof(name), "%s:%s", event->provider, event->name);
+	for (uint32_t i = 0; choices && i < triggers->n; i++) {
+		const struct trigger *trigger = &triggers->at[i];
+		if (trigger->glob && fnmatch(trigger->glob, name, 0) == 0 && !choose(choices, i, trigger, event)) {
+			relay_choices_free(choices);
+			return NULL;
+		}
+	}
+	return choices;
+}
+
+/* Return the triggers that wait for an event. NULL: no memory. */
+static const struct relay_choices *choices_of(const struct relay_triggers *triggers, const struct relay_event *event)
+{
+	struct relay_chosen *chosen = event->stream->traced->chosen;
+	const uint64_t id = event->stream->cursor.id;
+	if (chosen->generation != triggers->generation)
+		relay_chosen_clear(chosen, triggers->generation);
+	if (id < chosen->n && chosen->of[id])
+		return chosen->of[id];
+	struct relay_choices **of = relay_grown(chosen->of, &chosen->n, id, sizeof(*of));
+	if (!of)
+		return NULL;
+	chosen->of = of;
+	chosen->of[id] = make_choices(triggers, event->declared);
+	return chosen->of[id];
+}
+
+/* --- events --- */
+
+static void take_event(struct relay_triggers *triggers, const struct relay_event *event)
+{
+	const struct relay_choices *choices = choices_of(triggers, event);
+	const unsigned char *fields[RELAY_TRIGGERS_MAX]; /* where those begin that single comparisons are of */
+	triggers->has_failed |= !choices;
+	for (uint32_t i = 0; choices && i < choices->n; i++) {
+		const struct relay_choice *choice = &choices->at[i];
+		bool takes;
+		if (is_single(choice)) {
+			if (choice->same_field == i)
+				fields[i] = relay_pass_event(choice->comparisons->path, event->fields, event->end);
+			takes = relay_comparison_takes(choice->comparisons, fields[choice->same_field], event->end);
+		} else {
+			takes = relay_condition_takes(choice->comparisons, choice->first, event->fields, event->end);
+		}
+		if (takes)
+			match(triggers, choice->trigger, event);
+	}
+}
+
+static void take_loss(struct relay_triggers *triggers, const struct relay_event *event)
+{
+	for (uint32_t i = 0; i < triggers->n; i++)
+		if (triggers->at[i].given.kind == RELAY_TRIGGER_LOST)
+			fire(triggers, i, event->time, (struct cause){.event = event});
+}
+
+int relay_triggers_gather(struct relay_triggers *triggers)
+{
+	const struct relay_event *event = NULL;
+	triggers->n_firings = triggers->n_told = 0;
+	triggers->texts.length = 0;
+	triggers->texts.has_failed = triggers->has_failed = false;
+	while (triggers->n_firings < FIRINGS_MAX && triggers->texts.length < TEXTS_BYTES &&
+	       (event = relay_merge_next(triggers->merge))) {
+		if (event->lost)
+			take_loss(triggers, event);
+		else
+			take_event(triggers, event);
+	}
+	return triggers->has_failed || triggers->texts.has_failed ? -ENOMEM : !event;
+}
+
+void relay_triggers_reach(struct relay_triggers *triggers, uint64_t time)
+{
+	for (uint32_t i = 0; i < triggers->n && triggers->n_firings < FIRINGS_MAX; i++) {
+		const struct relay_trigger *given = &triggers->at[i].given;
+		struct relay_trigger_state *state = &triggers->at[i].given.state;
+		if (given->kind != RELAY_TRIGGER_QUIET || state->is_told || time < state->last + given->quiet)
+			continue;
+		state->is_told = 1;
+		fire(triggers, i, state->last + given->quiet, (struct cause){0});
+	}
+}
+
+int relay_triggers_fire(struct relay_triggers *triggers, uint32_t trigger, uint64_t time, const char *text)
+{
+	if (trigger >= triggers->n)
+		return -EINVAL;
+	return triggers->n_firings < FIRINGS_MAX && fire(triggers, trigger, time, (struct cause){.text = text});
+}
+
+int relay_triggers_next(struct relay_triggers *triggers, struct relay_firing *firing)
+{
+	if (triggers->n_told == triggers->n_firings)
+		return 0;
+	const struct kept *kept = &triggers->firings[triggers->n_told++];
+	*firing = kept->firing;
+	firing->text = triggers->texts.at ? triggers->texts.at + kept->text : "";
+	return 1;
+}
+
+int relay_triggers_state(const struct relay_triggers *triggers, uint32_t trigger, struct relay_trigger_state *state)
+{
+	if (trigger >= triggers->n)
+		return -EINVAL;
+	*state = triggers->at[trigger].given.state;
+	return 0;
+}
