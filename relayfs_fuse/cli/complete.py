@@ -15,13 +15,14 @@ from relayfs_fuse.cli.names import (
     CHANNEL,
     CHANNEL_WITH_TIMES,
     SERVER_COUNTERS,
+    TRIGGER,
     cards_of,
     channels_of_store,
     names_in,
     traces_of,
 )
 from relayfs_fuse.errors import RelayError
-from relayfs_fuse.fs.commands import trace_control
+from relayfs_fuse.fs.commands import trace_control, trigger_control
 from relayfs_fuse.native.tables import OPTIONS, TRACE_OPTIONS
 from relayfs_fuse.native.trace import Traces
 from relayfs_fuse.reading.source import find_mount, find_root, find_store
@@ -104,6 +105,30 @@ def channel_options(context: click.Context, parameter: click.Parameter, typed: s
 def trace_options(context: click.Context, parameter: click.Parameter, typed: str) -> list[CompletionItem]:  # noqa: ARG001
     """Propose KEY= and KEY=VALUE of `trace create`."""
     return _options(context, {key: TRACE_OPTIONS.get(key) for key in trace_control.ALLOWED}, typed)
+
+
+def triggers(context: click.Context, parameter: click.Parameter, typed: str) -> list[CompletionItem]:  # noqa: ARG001
+    """Propose triggers, but for those that are given already."""
+    with suppress(OSError, RelayError):
+        root = find_root(context.params.get("mount"))
+        if not root.is_store:
+            return _items(set(names_in(root.place, TRIGGER)) - _given(context), typed)
+    return []
+
+
+def trigger_words(context: click.Context, parameter: click.Parameter, typed: str) -> list[CompletionItem]:
+    """Propose what can follow the words of `trigger add NAME` so far."""
+    words: tuple[str, ...] = context.params.get("words") or ()
+    before, last = ("", "", *words)[-2:]
+    if last == "on" or (before == "do" and last in ("start", "stop")):
+        return traces(context, parameter, typed)
+    if before == "do" and last in ("snapshot", "run"):
+        return (directories if last == "snapshot" else files)(context, parameter, typed)
+    if not words:
+        return _items(["on"], typed)
+    if before == "on" or last == "do":
+        return _items(trigger_control.CONDITIONS if before == "on" else trigger_control.DOES, typed)
+    return _items([f"{key}=" for key in trigger_control.ALLOWED] if "do" in words else ["do", "if", "of"], typed)
 
 
 def counters(context: click.Context, parameter: click.Parameter, typed: str) -> list[CompletionItem]:  # noqa: ARG001

@@ -151,10 +151,7 @@ def _buffer(name: str, kind: str, stats: Fields) -> Figures:
     if kind == _RING:
         size, used = stats.ring_size, stats.unread_bytes
     else:
-        size = stats.subbuf_size * stats.n_subbufs
-        # A sub-buffer is free when all of it was read. In mode overwrite, readers can be behind by more than there is.
-        finished = (stats.produced - stats.consumed) * stats.subbuf_size
-        used = min(size, finished + stats.offset) if stats.unread_bytes else 0
+        size, used = stats.subbuf_size * stats.n_subbufs, stats.used_bytes
     return Figures(
         name, "buffer", _state(kind, stats), 1, size, values["file_bytes"],
         count=values["records"], bytes=written(kind, values), unread_bytes=values["unread_bytes"],

@@ -52,7 +52,7 @@ IGNORED_OPTIONS = (
 )
 OWN_OPTIONS = (
     *("store=DIR", "size=BYTES", "user_size=BYTES", "user_files=N", "control_mode=OCTAL", "counters=N", "crashed=N"),
-    *("crashed_size=BYTES", "log=FILE", "trusted", "fsname=NAME"),
+    *("crashed_size=BYTES", "log=FILE", "trusted", "trigger_run", "fsname=NAME"),
 )
 # These are ignored unless root mounts.
 ROOT_OPTIONS = ("suid", "dev")
@@ -159,10 +159,10 @@ def _apply_options(arguments: Arguments, options: Sequence[str]) -> None:
         key, equals, value = option.partition("=")
         if equals and key in [own.partition("=")[0] for own in OWN_OPTIONS if "=" in own]:
             _apply_own(arguments, key, value)
-        elif key == "trusted":
+        elif key in ("trusted", "trigger_run"):
             if equals:
-                raise OptionError(f"{option}: trusted has no value; leave out {equals + value}")
-            settings.trusted = True
+                raise OptionError(f"{option}: {key} has no value; leave out {equals + value}")
+            setattr(settings, key, True)
         elif option in FUSE_OPTIONS:
             if os.geteuid() == 0 or option not in ROOT_OPTIONS:
                 settings.fuse_options.add(option)

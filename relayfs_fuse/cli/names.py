@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 CHANNEL = re.compile(r"create (\S+)|# (\S+) is damaged: ")
 CHANNEL_WITH_TIMES = re.compile(r"create (\S+) .*\btimes=(?!none)")
+TRIGGER = re.compile(r"trigger add (\S+)")
 # The group of counters that are statistics of the server and of channels.
 SERVER_COUNTERS = "relayfs/"
 # The longest line: a path of PATH_MAX bytes, with options or with what is damaged.

@@ -47,6 +47,7 @@ COMMANDS = {
     "stat": ("stat", "stat"),
     "top": ("top", "top"),
     "trace": ("traces", "trace"),
+    "trigger": ("triggers", "trigger"),
     "version": ("version", "version"),
     "view": ("view", "view"),
     "write": ("write", "write"),

@@ -37,6 +37,7 @@ from relayfs_fuse.fs.supervise import keep
 from relayfs_fuse.fs.traces.cards import Cards
 from relayfs_fuse.fs.traces.deaths import Deaths
 from relayfs_fuse.fs.traces.registry import Traces
+from relayfs_fuse.fs.traces.triggers import Triggers
 from relayfs_fuse.fs.traces.watch import Tracing
 from relayfs_fuse.fs.tree import Tree
 from relayfs_fuse.fs.upkeep import Counting, Flushing, Throttled, forget_removed, survey, unmap_unused
@@ -77,11 +78,12 @@ class Server:
         self._streams = Streams(self._waiting)
         self._merging = Merging()
         self._traces: Traces | None = None
+        self._triggers: Triggers | None = None
         # st_dev of this mount, once it answers; and its mountpoint.
         self._device: int | None = None
         self._place = handover.place
         self._has_signal = False
-        self._control = ControlText(self._tree, lambda: self._traces.lines() if self._traces is not None else [])
+        self._control = ControlText(self._tree, self._trace_lines)
         self._tree.attach(
             self._tree.root,
             ControlFile("control", self._control.text, settings.control_mode, self._control.length),
@@ -99,11 +101,12 @@ class Server:
         self._tree.is_inherited = False
         self._store.survey()
         self._flushing = Flushing(self._tree, self._traces)
-        self._tracing = Tracing(self._traces, self._announcements)
+        self._tracing = Tracing(self._traces, self._triggers, self._announcements)
+        traces = (self._traces, self._triggers) if self._traces and self._triggers else None
         self._operations = Operations(
             self._store,
             self._tree,
-            Commands(self._store, self._tree, self._errors, self._let_go, self._traces),
+            Commands(self._store, self._tree, self._errors, self._let_go, traces),
             self._errors,
             self._streams,
             self._merging,
@@ -283,11 +286,20 @@ class Server:
             traces.deaths = Deaths(cards, traces, self._tree, self._announcements, self._errors, self._counters_text)
         except OSError as error:
             self._report("crashed", f"{cards.directory} cannot be used: {error.strerror}")
+        settings = self._settings
+        self._triggers = Triggers(
+            self._store, self._tree, traces, settings.mountpoint, runs_programs=settings.trigger_run
+        )
+        self._triggers.load()
         return traces
 
     def _counters_text(self) -> bytes:
         node = self._tree.find("counters.txt")
         return node.text() if isinstance(node, TextFile) else b""
+
+    def _trace_lines(self) -> list[str]:
+        """Return the commands that would make all traces and triggers again."""
+        return [line for part in (self._traces, self._triggers) if part is not None for line in part.lines()]
 
     def _scan(self) -> None:
         for found in self._store.scan(self._traces.names if self._traces is not None else ()):

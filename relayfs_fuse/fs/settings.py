@@ -27,6 +27,7 @@ class Settings:
     trusted: whether other users may open the store's files
     cards, cards_size: how many crash cards each user may have, and how many bytes of them
     device: the descriptor of /dev/fuse, if it is mounted already; who has done that unmounts it
+    trigger_run: whether triggers may run programs
     """
 
     mountpoint: str
@@ -39,3 +40,4 @@ class Settings:
     cards: int = CARDS
     cards_size: int = CARDS_SIZE
     device: int | None = None
+    trigger_run: bool = False

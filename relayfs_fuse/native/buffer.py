@@ -55,6 +55,15 @@ class Stats(library.Fields):
         return max(0, self.records - self.read_records - self.discarded_records - lost)
 
     @property
+    def used_bytes(self) -> int:
+        """Bytes that nobody can write to before they are read: a sub-buffer is free when all of it was read."""
+        if not self.unread_bytes:
+            return 0
+        # In mode overwrite, readers can be behind by more than there is.
+        finished = (self.produced - self.consumed) * self.subbuf_size
+        return int(min(self.subbuf_size * self.n_subbufs, finished + self.offset))
+
+    @property
     def passed_bytes(self) -> int:
         """As consumed_bytes, without discarded and torn records."""
         return self.consumed_bytes - self.discarded_bytes - self.lost_torn_bytes

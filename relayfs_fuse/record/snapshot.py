@@ -7,6 +7,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from relayfs_fuse.errors import RelayError
+from relayfs_fuse.native.merge import EVER
 from relayfs_fuse.reading.copies import copies
 from relayfs_fuse.reading.damage import DamagedError, errors_mean_damage, reason
 from relayfs_fuse.reading.process import Process
@@ -15,6 +16,7 @@ from relayfs_fuse.reading.trust import owner
 from relayfs_fuse.record.output import QUARANTINE
 from relayfs_fuse.record.recording import Summary
 from relayfs_fuse.tracefiles import ctf, thread_names
+from relayfs_fuse.tracefiles.recorded import read_metadata
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,14 +34,23 @@ class Snapshot:
     path: of the snapshot, which is empty or does not exist; RelayError: it is not empty
     say: called with a line for users when something goes wrong
     check: one of trust.CHECKS
+    window: only packets with events between these times, ns since 1970, are written; None: all are
     """
 
-    def __init__(self, source: Source, path: str, say: Callable[[str], None], check: str = "others") -> None:
+    def __init__(
+        self,
+        source: Source,
+        path: str,
+        say: Callable[[str], None],
+        check: str = "others",
+        window: tuple[int, int] | None = None,
+    ) -> None:
         self.summary = Summary()
         self._source = source
         self._path = path
         self._warn = say
         self._check = check
+        self._window = window
         self._holders = lock_holders()
         os.makedirs(path, exist_ok=True)
         if os.listdir(path):
@@ -104,12 +115,29 @@ class Snapshot:
         with errors_mean_damage(".events"):
             return process.metadata(self._source.clocks(), self._source.unbuffered)
 
+    def _window_ticks(self, process: Process) -> tuple[int, int]:
+        """Return the window by the process's clock."""
+        if self._window is None:
+            return 0, EVER
+        with errors_mean_damage(".events"):
+            clock = read_metadata(process.directory, self._metadata(process)).clock
+        begin, end = map(clock.ticks_at, self._window)
+        return begin, end
+
     def _write_stream(self, process: Process, cpu: int, consumer: Consumer, path: str) -> None:
         last: Head | None = None
+        n_before = 0  # events that were lost before the window
+        begin, end = self._window_ticks(process)
         for copy in copies(process, cpu, consumer, self._source.clocks):
+            head = copy.packet.head
+            if head.timestamp_end < begin or head.timestamp_begin > end:
+                n_before = n_before if last else head.events_discarded
+                continue
             if copy.fault:
                 self._note_wrong(process, cpu, copy)
-            head = copy.packet.head
+            head = head._replace(events_discarded=head.events_discarded - n_before)
+            if last is None and head.is_empty and not head.events_discarded:
+                continue
             with open(path, "ab") as file:
                 file.write((b"" if last else head.before().pack()) + head.pack())
                 file.write(copy.packet.body[0])

@@ -262,7 +262,7 @@ class Scene:
         self._stack.callback(emitter.kill)
 
         def is_shown() -> bool:
-            if not (names := [name for name in self._names("t") if not name.startswith("merged")]):
+            if not (names := [name for name in self._names("t") if not name.startswith(("merged", "triggered"))]):
                 return False
             self.process = names[0]
             return self._owner("stat", self._path("t/{process}/cpu{cpu}")) == "yes"

@@ -150,8 +150,8 @@ def wait_for_directories(mount: Mount, name: str, ready: Callable[[list[str]], b
 
 
 def directories(trace: Path) -> list[Path]:
-    """What is in a trace in the mount, besides its files `merged`."""
-    return sorted(path for path in trace.iterdir() if not path.name.startswith("merged"))
+    """What is in a trace in the mount, besides its files `merged` and `triggered`."""
+    return sorted(path for path in trace.iterdir() if not path.name.startswith(("merged", "triggered")))
 
 
 def processes(trace: Path) -> list[str]:

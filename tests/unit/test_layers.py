@@ -29,7 +29,7 @@ PYTHON_LAYERS = [
     {"fs.server"},
     {"record", "lttng_live", "checking"},
     {"forwarding"},
-    {"cli"},
+    {"cli", "triggers"},
 ]
 
 # The layers of native/src, its folders. Those of one rank do not know each other.
@@ -125,6 +125,7 @@ def test_python_modules_have_no_import_cycle():
                 "fs.server",
                 "fs.supervise",
                 "fs.traces.deaths",
+                "fs.traces.triggers",
                 "fs.traces.watch",
                 "fs.upkeep",
                 "lttng_live",

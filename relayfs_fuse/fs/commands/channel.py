@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from relayfs_fuse import native
 from relayfs_fuse.errors import CommandError
 from relayfs_fuse.fs.channel_files import RelayFile
-from relayfs_fuse.fs.commands import adoption, control, trace_control
+from relayfs_fuse.fs.commands import adoption, control, trace_control, trigger_control
 from relayfs_fuse.fs.commands.jobs import LongJob, for_each
 from relayfs_fuse.fs.kinds.channel import KINDS
 from relayfs_fuse.fs.kinds.damaged import DamagedChannel
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from relayfs_fuse.fs.opener import Opener
     from relayfs_fuse.fs.store import Store
     from relayfs_fuse.fs.traces.registry import Traces
+    from relayfs_fuse.fs.traces.triggers import Triggers
     from relayfs_fuse.fs.tree import Tree
 
 log = logging.getLogger(__name__)
@@ -48,7 +49,7 @@ class Commands:
     """The commands on the channels of a store, and on the tree that shows them.
 
     removed: is called with a channel that is about to be removed
-    traces: carries out `trace ...`; None: the traces of this store cannot be used
+    traces: what carries out `trace ...` and `trigger ...`; None: the traces of this store cannot be used
     """
 
     def __init__(
@@ -57,10 +58,11 @@ class Commands:
         tree: Tree,
         errors: ErrorLog,
         removed: Callable[[StoredChannel | DamagedChannel], None],
-        traces: Traces | None = None,
+        traces: tuple[Traces, Triggers] | None = None,
     ) -> None:
         self._store = store
-        self._traces = traces
+        self._traces = traces[0] if traces else None
+        self._triggers = traces[1] if traces else None
         self._tree = tree
         self._errors = errors
         self._removed = removed
@@ -76,7 +78,7 @@ class Commands:
     def run(self, line: str, opener: Opener) -> LineWork:
         """Carry out a line; return the path of the channel that it has removed, or None; CommandError."""
         try:
-            about_trace = trace_control.parse(line)
+            about_trace = trace_control.parse(line) or trigger_control.parse(line)
             command = None if about_trace else control.parse(line)
             if about_trace is not None:
                 yield from self._run_trace(about_trace, opener)
@@ -108,10 +110,13 @@ class Commands:
             raise command.refuse(error.errno or errno.EIO, f"{command.verb} failed: {error.strerror}") from error
         return None
 
-    def _run_trace(self, command: trace_control.TraceCommand, opener: Opener) -> Work:
-        if self._traces is None:
+    def _run_trace(self, command: trace_control.TraceCommand | trigger_control.TriggerCommand, opener: Opener) -> Work:
+        if self._traces is None or self._triggers is None:
             raise command.refuse(errno.EIO, "the traces of this store cannot be used: see the server's log")
-        yield from self._traces.run(command, opener.uid)
+        if isinstance(command, trigger_control.TriggerCommand):
+            yield from self._triggers.run(command, opener.uid)
+        else:
+            yield from self._traces.run(command, opener.uid)
 
     def _note_log(self, path: str) -> None:
         if self._traces is not None and path == LOG_CHANNEL:

@@ -4,6 +4,7 @@
     remove PATH                    reset PATH     disable PATH   resume PATH
     adopt PATH FD,FD,... [key=value ...]
     trace ...                      see trace_control.py
+    trigger ...                    see trigger_control.py
 
 Words are separated by spaces or tabs. Empty lines and lines that begin with `#` are ignored. This module checks the
 syntax of a line and the values of options; channel.py checks whether PATH exists. The options of `create` are in
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from relayfs_fuse.native.library import Fields
     from relayfs_fuse.native.tables import Option
 
-VERBS = ("create", "remove", "flush", "reset", "enable", "disable", "resume", "consumed", "adopt", "trace")
+VERBS = ("create", "remove", "flush", "reset", "enable", "disable", "resume", "consumed", "adopt", "trace", "trigger")
 # The options whose bytes of a sub-buffer records cannot use.
 RESERVED = ("start_reserve", "end_reserve", "channel_start_reserve")
 # The options of `adopt`; all others are decided by the program that made the files.

@@ -86,7 +86,7 @@ def parse(line: str) -> TraceCommand | None:
         raise _invalid(action, f"unknown command {VERB} {action.text!r}{hint}; there are: {', '.join(ACTIONS)}")
     if len(words) < 3:
         raise CommandError(errno.EINVAL, f"{VERB} {action.text}: the NAME of a trace must follow", len(line))
-    _check_name(words[2])
+    check_trace_name(words[2])
     command = TraceCommand(action.text, words[2].text, words[2].column, line)
     if action.text == "create":
         _parse_options(command, words[3:])
@@ -101,17 +101,18 @@ def _invalid(word: Word, message: str) -> CommandError:
     return CommandError(errno.EINVAL, message, word.column)
 
 
-def _check_name(word: Word) -> None:
+def check_trace_name(word: Word, what: str = "trace") -> None:
+    """Check the name of a trace, or of something else that has such names; CommandError: EINVAL, ENAMETOOLONG."""
     if len(word.text) > native_trace.NAME_MAX:
         raise CommandError(
             errno.ENAMETOOLONG,
-            f"the name of a trace is longer than {native_trace.NAME_MAX} bytes; it has {len(word.text)}",
+            f"the name of a {what} is longer than {native_trace.NAME_MAX} bytes; it has {len(word.text)}",
             word.column,
         )
     if not _NAME.fullmatch(word.text):
         raise _invalid(
             word,
-            f"{word.text!r}: the name of a trace is made of letters, digits and . _ + @ : = - and does not begin with "
+            f"{word.text!r}: the name of a {what} is made of letters, digits and . _ + @ : = - and does not begin with "
             "a dot",
         )
 
@@ -166,7 +167,12 @@ def _parse_glob(command: TraceCommand, words: Sequence[Word]) -> None:
         raise CommandError(errno.EINVAL, message, len(command.line))
     if len(words) > 1:
         _parse_condition(command, words[1:])
-    glob = words[0]
+    check_glob(words[0])
+    command.glob, command.columns["glob"] = words[0].text, words[0].column
+
+
+def check_glob(glob: Word) -> None:
+    """Check a pattern of events; CommandError: EINVAL."""
     if not _is_glob(glob.text):
         raise _invalid(
             glob,
@@ -174,7 +180,6 @@ def _parse_glob(command: TraceCommand, words: Sequence[Word]) -> None:
         )
     if not set(glob.text) & set(":*"):
         raise _invalid(glob, f"{glob.text!r} matches nothing: events are called PROVIDER:NAME")
-    command.glob, command.columns["glob"] = glob.text, glob.column
 
 
 def _parse_condition(command: TraceCommand, words: Sequence[Word]) -> None:

@@ -1,4 +1,4 @@
-"""The files `merged`, `merged.json` and `merged.raw` of a trace: the events of all processes; see fs/merged.py."""
+"""The files of a trace: `merged`, `merged.json` and `merged.raw`, the events of all processes; and `triggered`."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from relayfs_fuse.fs.items import Blocks, JsonLines, Lines
 from relayfs_fuse.fs.merged import READERS_MAX, Face, MergedFile, Subject
 from relayfs_fuse.fs.nodes import TraceDirectory
+from relayfs_fuse.fs.traces.triggered import TriggeredFile
 from relayfs_fuse.reading.live import Live, Wanted
 from relayfs_fuse.reading.source import Source
 
@@ -47,4 +48,5 @@ def directory_of(trace: Trace, store: Store, tree: Tree) -> TraceDirectory:
     for name, face in FACES.items():
         subject = Subject(f"trace {trace.name}", face, partial(_follow, store.directory, trace), _owner)
         tree.attach(directory, MergedFile(name, subject))
+    tree.attach(directory, TriggeredFile("triggered", store.locate(trace.name)))
     return directory

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from relayfs_fuse.fs.requests.announcements import Announcements
     from relayfs_fuse.fs.traces.registry import Traces
     from relayfs_fuse.fs.traces.sessions import Session
+    from relayfs_fuse.fs.traces.triggers import Triggers
 
 log = logging.getLogger(__name__)
 
@@ -39,11 +40,13 @@ class Tracing:
     """The tasks, and the requests of traced processes.
 
     traces: the registry; None: the traces of this store cannot be used
+    triggers: the triggers of these traces
     announcements: adds directories to the mount and removes them
     """
 
-    def __init__(self, traces: Traces | None, announcements: Announcements) -> None:
+    def __init__(self, traces: Traces | None, triggers: Triggers | None, announcements: Announcements) -> None:
         self._traces = traces
+        self._triggers = triggers
         self.announcements = announcements
         self._comparing = trio.Lock()
 
@@ -53,6 +56,8 @@ class Tracing:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(keep, partial(self._watch, self._traces), "watching traces")
                 nursery.start_soon(keep, partial(self._tidy, self._traces), "tidying traces")
+                if self._triggers is not None:
+                    nursery.start_soon(keep, self._triggers.run_process, "evaluating triggers")
 
     async def join(self, line: str, opener: Opener) -> Session:
         """Let a process take part in a trace, and show its directory; CommandError, OSError.

@@ -41,7 +41,7 @@ def lying(mount: Mount, tmp_path: Path) -> Path:
     shown = tmp_path / ".channels/good"
     shown.mkdir(parents=True)
     for file in (mount.path / ".channels/good").iterdir():
-        if file.is_file() and not file.name.startswith(("merged", "peek", "mem")):
+        if file.is_file() and not file.name.startswith(("merged", "peek", "mem", "triggered")):
             shutil.copyfile(file, shown / file.name)
     (shown / "mem0").touch()
     (tmp_path / "error_log").touch()

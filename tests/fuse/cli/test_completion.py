@@ -53,6 +53,21 @@ def test_channels_are_proposed_whose_records_have_times(furnished):
     assert proposed("view", "w") == ["walk/steps", "web", "worker"]
 
 
+def test_words_of_triggers_are_proposed(furnished):
+    furnished.command("trigger add slow on web lost do notify")
+    assert proposed("trigger", "remove", "") == ["slow"]
+    furnished.command("trigger remove slow")
+    typed = ("trigger", "add", "x", "on", "web")
+    assert proposed(*typed[:3], "") == ["on"]
+    assert proposed(*typed[:4], "w") == ["web", "worker"]
+    assert proposed(*typed, "l") == ["lost"]
+    assert proposed(*typed, "lost", "d") == ["do"]
+    assert proposed(*typed, "lost", "do", "s") == ["snapshot", "start", "stop"]
+    assert proposed(*typed, "lost", "do", "snapshot", "") == ["dir"]
+    assert proposed(*typed, "lost", "do", "stop", "o") == ["other"]
+    assert proposed(*typed, "lost", "do", "notify", "") == ["limit=", "window="]
+
+
 def test_what_is_given_already_is_not_proposed_again(furnished):
     assert proposed("trace", "remove", "web", "w") == ["worker"]
     assert proposed("remove", "walk/steps", "w") == ["walk/untimed"]

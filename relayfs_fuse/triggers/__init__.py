@@ -1,0 +1,1 @@
+"""The process that evaluates the triggers of a mount's traces."""

@@ -1,0 +1,157 @@
+"""What triggers wait for besides events: full buffers, counters, the ends of processes, and losses without buffers.
+
+These are looked at every POLL_S. A trigger fires when what it waits for begins: a buffer that stays full fires once.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from relayfs_fuse.counters import Counters
+from relayfs_fuse.inotify import MOVED_TO, ONLY_DIRECTORIES, Inotify
+from relayfs_fuse.native.library import Closing
+from relayfs_fuse.tracefiles.trigger_files import lives, processes_in
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from relayfs_fuse.fs.commands.trigger_control import TriggerCommand
+    from relayfs_fuse.reading.live import Live
+    from relayfs_fuse.reading.source import Source
+
+    Fire = Callable[[int, str], None]
+
+POLL_S = 0.2
+
+
+class Polls(Closing):
+    """What the triggers of a trace wait for besides events.
+
+    source: the trace
+    store: its store, which has the counters, too
+    state: of the process before; see state()
+    """
+
+    def __init__(self, source: Source, store: str, state: Mapping[str, Any]) -> None:
+        self._source = source
+        self._store = store
+        self._commands: Mapping[int, TriggerCommand] = {}
+        self._living: Mapping[str, int] = {}
+        self._polled = 0.0
+        self._above: dict[str, bool] = dict(state.get("above", {}))
+        # By name of its directory: the inode, and whether its end was told.
+        self._processes: dict[str, list[int]] | None = state.get("processes")
+        self._n_unbuffered: int | None = state.get("unbuffered")
+        self._counters: Counters | None = None
+        self._inotify = Inotify()
+        self._inotify.add(source.directory, MOVED_TO | ONLY_DIRECTORIES)
+
+    def close(self) -> None:
+        """Close everything."""
+        self._inotify.close()
+        if self._counters is not None:
+            self._counters.close()
+
+    def define(self, commands: Mapping[int, TriggerCommand], living: Mapping[str, int]) -> None:
+        """Set the triggers, by the time when each was added.
+
+        living: the processes that lived when triggers were added that wait for the ends of processes
+        """
+        self._commands = commands
+        self._living = living
+        self._above = {since: is_above for since, is_above in self._above.items() if int(since) in commands}
+        self._polled = 0.0
+
+    def state(self) -> dict[str, Any]:
+        """Return what the next process has to know."""
+        return {"above": dict(self._above), "processes": self._processes, "unbuffered": self._n_unbuffered}
+
+    def poll(self, live: Live, fire: Fire) -> None:
+        """Look, if the last look was POLL_S ago; `fire` is called with a trigger and the reason."""
+        if time.monotonic() - self._polled < POLL_S:
+            return
+        self._polled = time.monotonic()
+        by_kind: dict[str, list[int]] = {}
+        for since, command in self._commands.items():
+            by_kind.setdefault(command.when, []).append(since)
+        for since in by_kind.get("fill", ()):
+            self._check_fill(since, live, fire)
+        for since in by_kind.get("counter", ()):
+            self._check_counter(since, fire)
+        self._check_deaths(by_kind.get("death", ()), fire)
+        self._check_unbuffered(by_kind.get("lost", ()), fire)
+
+    def _note(self, since: int, *, is_above: bool, text: str, fire: Fire) -> None:
+        """Fire a trigger if its value was not beyond the limit at the last look, or this is the first one."""
+        was_above = self._above.get(str(since), False)
+        self._above[str(since)] = is_above
+        if is_above and not was_above:
+            fire(since, text)
+
+    # --- buffers ---
+
+    def _check_fill(self, since: int, live: Live, fire: Fire) -> None:
+        most = 0.0
+        for followed in live.followed:
+            for consumer in followed.process.buffers.values():
+                with suppress(OSError):  # damaged, which Live says
+                    stats = consumer.buffer.stats()
+                    most = max(most, stats.used_bytes / (stats.subbuf_size * stats.n_subbufs))
+        number = self._commands[since].number
+        self._note(since, is_above=100 * most > number, text=f"a buffer is filled to {most:.0%}", fire=fire)
+
+    def _check_unbuffered(self, triggers: list[int] | tuple[()], fire: Fire) -> None:
+        own, by_user = self._source.lost_without_buffers()
+        n = own + sum(by_user.values())
+        if self._n_unbuffered is not None and n > self._n_unbuffered:
+            for since in triggers:
+                fire(since, f"lost {n - self._n_unbuffered} events of programs that could get no buffers")
+        self._n_unbuffered = n
+
+    # --- counters ---
+
+    def _check_counter(self, since: int, fire: Fire) -> None:
+        command = self._commands[since]
+        with suppress(OSError):  # there is no such counter yet
+            if self._counters is None:
+                self._counters = Counters(self._store)
+            value = self._counters.value(command.counter)
+            is_above = value > command.number if command.is_above else value < command.number
+            self._note(since, is_above=is_above, text=f"counter {command.counter} is {value}", fire=fire)
+
+    # --- processes ---
+
+    def _check_deaths(self, triggers: list[int] | tuple[()], fire: Fire) -> None:
+        """Find out which processes have ended, also those that have come and gone since the last look."""
+        born = [name for _, _, name in self._inotify.events() if _is_process(name)]
+        if not triggers:
+            self._processes = None
+            return
+        directory = self._source.directory
+        present = {name: inode for name, inode in processes_in(directory).items() if _is_process(name)}
+        known = self._processes
+        if known is None:  # those that had ended before are no news
+            known = {name: [inode, int(not lives(directory, name))] for name, inode in present.items()}
+            known |= {name: [inode, 0] for name, inode in self._living.items()}
+        for name in born:
+            known.setdefault(name, [0, 0])
+        for name, inode in present.items():
+            if known.get(name, [0])[0] in (0, inode):
+                known.setdefault(name, [inode, 0])[0] = inode
+        for name, (inode, is_told) in list(known.items()):
+            is_gone = present.get(name) != inode
+            if not is_told and (is_gone or not lives(directory, name)):
+                known[name][1] = 1
+                for since in triggers:
+                    fire(since, f"{name} has ended")
+            if is_gone:
+                del known[name]
+        self._processes = known
+
+
+def _is_process(name: str) -> bool:
+    """Return whether a name in a trace's directory is that of another process's directory."""
+    return bool(name) and not name.startswith(".") and not name.endswith(f"-{os.getpid()}")

@@ -1,0 +1,329 @@
+"""Triggers: what they fire at, how often, and that nothing is left out when the server is killed."""
+
+import json
+import os
+import select
+from collections import deque
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+from babeltrace import babeltrace
+from mounts import Mount, wait_until
+from traced import relayctl, start_trace, traced
+from triggering import lines_of, listed, wait_lines, wait_seen, watcher_of
+
+from relayfs_fuse.counters import Counters
+
+ROOM = "subbuf_size=256K n_subbufs=16"
+
+
+def add(mount: Mount, line: str) -> None:
+    mount.command(f"trigger add {line}")
+
+
+def ns(time: str) -> int:
+    """The time of a line, ns since 1970."""
+    second, _, rest = time.partition(".")
+    return int(datetime.strptime(second, "%Y-%m-%d %H:%M:%S").timestamp()) * 10**9 + int(rest)
+
+
+def fill(path: Path) -> None:
+    """Write to a file until there is no room."""
+    with path.open("wb", buffering=0) as file, pytest.raises(OSError, match="No space"):
+        deque(iter(lambda: file.write(bytes(1 << 16)), None), 0)
+
+
+def events_of(trace: Path) -> list[dict]:
+    found = [json.loads(line) for line in (trace / "merged.json").read_text().splitlines()]
+    return [one for one in found if one.get("event") == "judge:step"]
+
+
+def due(times: list[int], limit: int) -> list[int]:
+    """Of events at these times, those at which a trigger with this limit fires."""
+    found: list[int] = []
+    for time in sorted(times):
+        if not found or time >= found[-1] + limit:
+            found.append(time)
+    return found
+
+
+def test_an_event_fires_and_all_is_listed(mount, tmp_path):
+    trace = start_trace(mount, "t", ROOM)
+    line = "trigger add third on t judge:step if 'seq == 3' do notify limit=1ms"
+    mount.command(line)
+    add(mount, "other on t nobody:* do notify")
+    with traced(mount) as program:
+        program.ask("emit 10")
+        (fired,) = wait_lines(trace, "third", 1)
+        wait_seen(mount, "third", 1)
+    (event,) = [one for one in events_of(trace) if one["fields"]["seq"] == 3]
+    assert (ns(fired.time), fired.number) == (event["ns"], 1)
+    assert fired.text.startswith(f"traced-{program.process.pid}/")
+    assert " judge:step: { seq = 3, " in fired.text
+    assert listed(mount)["third"].items() >= {
+        "trace": "t", "does": "notify", "fired": 1, "limited": 0, "events": 1, "when": "judge:step if 'seq == 3'",
+        "command": line,
+    }.items()  # fmt: skip
+    assert listed(mount)["other"]["events"] == 0
+    assert f"{line}\n" in mount.control.read_text()
+    for name in ("third", "other"):
+        done = relayctl(mount, "trigger", "remove", name)
+        assert (done.returncode, done.stderr) == (0, "")
+    assert listed(mount) == {}
+    wait_until(lambda: watcher_of(mount) is None, "the process that evaluates triggers ends")
+    assert lines_of(trace) == [fired]
+
+
+def test_what_is_due_fires_once_though_the_server_is_killed(mount):
+    """The times of the events say which are due; those that were lost would be missing in the trace, too."""
+    trace = start_trace(mount, "t", ROOM)
+    mount.expect("WARNING: the server before, process .* has died")
+    limits = {"all": 1, "some": 7, "few": 300}
+    for name, limit in limits.items():
+        add(mount, f"{name} on t judge:step do notify limit={limit}ms")
+    n = 0
+    with traced(mount) as program:
+        for dies in (mount.kill_server, mount.kill, mount.kill_server):
+            for _ in range(60):
+                program.ask("emit 10")
+                n += 10
+                select.select([], [], [], 0.002)  # so that several are due
+            dies()
+            program.ask("emit 10")
+            n += 10
+            if dies == mount.kill:
+                mount.start()
+        for name in limits:
+            wait_seen(mount, name, n)
+        events = events_of(trace)
+    assert len(events) == n
+    for name, limit in limits.items():
+        expected = due([one["ns"] for one in events], limit * 1_000_000)
+        fired = lines_of(trace, name)
+        assert [ns(line.time) for line in fired] == expected
+        assert [line.number for line in fired] == list(range(1, len(fired) + 1))
+        assert listed(mount)[name]["fired"] == len(fired)
+
+
+def test_a_process_that_evaluates_and_is_killed_is_replaced(mount):
+    trace = start_trace(mount, "t", ROOM)
+    add(mount, "all on t judge:step do notify limit=1ms")
+    with traced(mount) as program:
+        program.ask("emit 1")
+        wait_lines(trace, "all", 1)
+        before = watcher_of(mount)
+        os.kill(before, 9)
+        program.ask("emit 1")
+        wait_lines(trace, "all", 2)
+        assert watcher_of(mount) not in (None, before)
+
+
+def test_triggers_end_with_their_trace(mount):
+    start_trace(mount, "t", ROOM)
+    add(mount, "all on t judge:step do notify")
+    wait_until(lambda: watcher_of(mount) is not None, "the process that evaluates triggers begins")
+    mount.command("trace remove t")
+    wait_until(lambda: watcher_of(mount) is None, "the process that evaluates triggers ends")
+    trace = start_trace(mount, "t", ROOM)
+    assert listed(mount) == {}
+    add(mount, "all on t judge:step do notify")
+    with traced(mount) as program:
+        program.ask("emit 1")
+        wait_lines(trace, "all", 1)
+
+
+def test_a_snapshot_has_the_event_and_its_window(mount, tmp_path):
+    """Two triggers take snapshots of one event, while relayctl takes one, and a recorder records all."""
+    trace = start_trace(mount, "t", "subbuf_size=4K n_subbufs=64 mode=overwrite")
+    for name in ("one", "two"):
+        add(mount, f"{name} on t judge:step if seq == 2000 do snapshot {tmp_path} limit=1ms window=500ms")
+    with traced(mount, cpus=[0]) as program:
+        program.ask("emit 500")
+        select.select([], [], [], 1.0)  # the window begins behind these
+        program.ask("emit 2000")
+        by_hand = relayctl(mount, "snapshot", "t", "-o", tmp_path / "by-hand")
+        assert by_hand.returncode == 0, by_hand.stderr
+        places = [wait_lines(trace, name, 2)[1].text for name in ("one", "two")]
+    for place in places:
+        assert place.startswith("snapshot ")
+        path = Path(place.removeprefix("snapshot "))
+        found = babeltrace(path)
+        assert not found.losses
+        numbers = [event["seq"] for event in found.named("judge:step")]
+        assert 2000 in numbers
+        assert 0 not in numbers
+        assert path.stat().st_mode & 0o777 == 0o700
+    assert sorted(os.listdir(tmp_path)) == sorted([Path(place).name for place in places] + ["by-hand"])
+
+
+def test_a_full_disk_is_said_and_leaves_nothing(mount, own_tmpfs):
+    trace = start_trace(mount, "t", ROOM)
+    place = own_tmpfs / "snapshots"
+    place.mkdir()
+    add(mount, f"all on t judge:step do snapshot {place} limit=1ms")
+    filler = own_tmpfs / "filler"
+    with traced(mount) as program:
+        fill(filler)
+        program.ask("emit 1")
+        assert wait_lines(trace, "all", 2)[1].text == "snapshot failed: No space left on device"
+        assert os.listdir(place) == []
+        filler.unlink()
+        program.ask("emit 1")
+        taken = wait_lines(trace, "all", 4)[3].text
+        assert os.listdir(place) == [Path(taken).name]
+
+
+# --- what else triggers wait for ---
+
+
+def test_silence_rate_loss_and_death_fire(mount):
+    trace = start_trace(mount, "t", "subbuf_size=4K n_subbufs=4")
+    add(mount, "silence on t quiet 400ms of judge:step do notify limit=1ms")
+    add(mount, "rate on t rate > 5/s of judge:step if who == 0 do notify")
+    add(mount, "loss on t lost do notify")
+    add(mount, "full on t fill>50% do notify")
+    add(mount, "end on t death do notify")
+    wait_lines(trace, "silence", 1)  # of nothing at all
+    with traced(mount) as program:
+        program.ask("emit 1")
+        assert [line.text for line in wait_lines(trace, "silence", 2)] == ["no event for 400ms"] * 2
+        program.ask("emit 2000")
+        assert " lost " in wait_lines(trace, "loss", 1)[0].text
+        assert wait_lines(trace, "full", 1)[0].text.startswith("a buffer is filled to ")
+        assert "judge:step" in lines_of(trace, "rate")[0].text
+        directory = f"traced-{program.process.pid}"
+        assert lines_of(trace, "end") == []
+    assert wait_lines(trace, "end", 1)[0].text == f"{directory} has ended"
+
+
+def test_a_counter_fires_when_it_crosses_the_value(mount):
+    trace = start_trace(mount, "t")
+    with Counters(mount.path) as counters:
+        counter = counters.add("app/errors", kind="gauge")
+        counter.adjust(7)
+        add(mount, "many on t counter app/errors > 9 do notify limit=1ms")
+        add(mount, "few on t counter app/errors < 5 do notify limit=1ms")
+        add(mount, "soon on t counter app/errors > 6 do notify limit=1ms")
+        wait_lines(trace, "soon", 1)
+        for value, name, n in ((10, "many", 1), (3, "few", 1), (11, "many", 2)):
+            counter.adjust(value - counters.value("app/errors"))
+            assert wait_lines(trace, name, n)[-1].text == f"counter app/errors is {value}"
+
+
+# --- what else they do ---
+
+
+def test_traces_are_started_and_stopped_and_marks_written(mount):
+    trace = start_trace(mount, "t", ROOM)
+    mount.command("trace create detail")
+    add(mount, "begin on t judge:step if seq == 1 do start detail")
+    add(mount, "mark on t judge:step if seq == 1 do mark")
+    add(mount, "end on t judge:step if seq == 5 do stop")
+    with traced(mount) as program:
+        program.ask("emit 3")
+        assert wait_lines(trace, "begin", 2)[1].text == "start detail"
+        wait_until(lambda: "relayfs:mark" in (trace / "merged").read_text(), "the mark is in the trace")
+        program.ask("emit 3")
+        assert wait_lines(trace, "end", 2)[1].text == "stop t"
+    assert "trace start detail\n" in mount.control.read_text()
+    assert "trace start t\n" not in mount.control.read_text()
+    marks = [line for line in (trace / "merged").read_text().splitlines() if "relayfs:mark" in line]
+    assert len(marks) == 1
+    assert 'trigger = "mark", number = 1, ' in marks[0]
+
+
+def test_programs_run_only_where_the_mount_says_so(make_mount, tmp_path):
+    program = tmp_path / "program"
+    program.write_text(f"#!/bin/sh\necho $RELAYFS_TRIGGER $RELAYFS_FIRING $(id -u) >{tmp_path}/ran\n")
+    program.chmod(0o755)
+    line = f"run on t judge:step do run {program}"
+    mount = make_mount("trigger_run")
+    trace = start_trace(mount, "t", ROOM)
+    add(mount, line)
+    with traced(mount) as traced_program:
+        traced_program.ask("emit 1")
+        wait_until((tmp_path / "ran").exists, "the program runs")
+        assert wait_lines(trace, "run", 2)[1].text.startswith(f"run {program} as process ")
+    wait_until(lambda: (tmp_path / "ran").read_text() == f"run 1 {os.geteuid()}\n", "it has written")
+    program.chmod(0o757)
+    with pytest.raises(PermissionError):
+        add(mount, line.replace("run on", "again on"))
+    assert "others can change it" in mount.error_log
+
+
+# --- the file, and what is refused ---
+
+
+def test_the_file_is_readable_when_there_is_more(mount):
+    trace = start_trace(mount, "t", ROOM)
+    add(mount, "all on t judge:step do notify limit=1ms")
+    with traced(mount) as program, (trace / "triggered").open("rb", buffering=0) as file:
+        poll = select.poll()
+        poll.register(file, select.POLLIN)
+        assert poll.poll(0) == []
+        program.ask("emit 1")
+        assert poll.poll(60_000) == [(file.fileno(), select.POLLIN)]
+        assert b"judge:step" in file.read()
+        assert poll.poll(0) == []
+        mount.command("trace remove t")
+        assert poll.poll(60_000)[0][1] & select.POLLHUP
+
+
+@pytest.mark.one_mount
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("trigger", "one of add, remove must follow"),
+        ("trigger ad x", "did you mean add?"),
+        ("trigger add .x on t lost do notify", "the name of a trigger"),
+        ("trigger add x at t lost do notify", "`on` must follow NAME"),
+        ("trigger add x on nothing lost do notify", "no trace nothing"),
+        ("trigger add x on t nothing do notify", "matches nothing"),
+        ("trigger add x on t a:b if ms do notify", "must follow ms"),
+        ("trigger add x on t a:b if 'ms > ' do notify", "must follow >"),
+        ("trigger add x on t lost notify", "`do` must follow"),
+        ("trigger add x on t lost do nothing", "there are: snapshot, start, stop, mark, notify, run"),
+        ("trigger add x on t lost do snapshot", "DIR must follow"),
+        ("trigger add x on t lost do snapshot here", "an absolute path"),
+        ("trigger add x on t lost do snapshot /nonexistent", "No such file"),
+        ("trigger add x on t lost do snapshot /etc/passwd", "Not a directory"),
+        ("trigger add x on t lost do snapshot /tmp", "others can change it"),
+        ("trigger add x on t lost do start nothing", "no trace nothing"),
+        ("trigger add x on t lost do run /bin/true", "mount option trigger_run"),
+        ("trigger add x on t lost do notify limit=1", "a time is a number and ms, s, m or h"),
+        ("trigger add x on t lost do notify limit=0ms", "from 1ms to 24h"),
+        ("trigger add x on t lost do notify limit=1s limit=2s", "limit is given twice"),
+        ("trigger add x on t lost do notify window=1s", "window= is for `do snapshot`"),
+        ("trigger add x on t lost do notify size=1", "there are: limit=, window="),
+        ("trigger add x on t fill > 100% do notify", "fill > N%"),
+        ("trigger add x on t fill > 10% do notify", "mode=overwrite"),
+        ("trigger add x on t rate > 5 do notify", "rate > N/s"),
+        ("trigger add x on t quiet 5 do notify", "a time is a number"),
+        ("trigger add x on t counter a/b = 5 do notify", "counter NAME > N"),
+        ("trigger remove x y", "takes a NAME and nothing else"),
+        ("trigger remove x", "no trigger x; there are none"),
+    ],
+)
+def test_what_is_wrong_is_refused(shared_mount, line, says):
+    if "trace create t " not in shared_mount.channels():
+        shared_mount.command("trace create t mode=overwrite")
+    with pytest.raises(OSError):  # of many sorts; the text says which
+        shared_mount.command(line)
+    assert says in shared_mount.error_log
+    assert "trigger" not in shared_mount.channels()
+
+
+def test_others_may_not_add_triggers_nor_get_snapshots_into_their_directories(make_mount, unprivileged, tmp_path):
+    mount = make_mount("control_mode=0666")
+    start_trace(mount, "t")
+    done = unprivileged.run("sh", "-c", f"echo 'trigger add x on t lost do notify' >{mount.control}")
+    assert done.returncode != 0
+    assert "triggers are for root" in mount.error_log
+    tmp_path.chmod(0o755)
+    theirs = tmp_path / "theirs"
+    theirs.mkdir()
+    os.chown(theirs, unprivileged.uid, unprivileged.gid)
+    with pytest.raises(PermissionError):
+        mount.command(f"trigger add x on t lost do snapshot {theirs}")
+    assert f"{theirs} belongs to user {unprivileged.uid} and has mode 0755: others can change it" in mount.error_log
