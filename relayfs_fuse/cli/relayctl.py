@@ -36,6 +36,7 @@ COMMANDS = {
     "list": ("stat", "list_all"),
     "live": ("live", "live"),
     "log": ("log", "log"),
+    "receive": ("receive", "receive"),
     "record": ("record", "record"),
     "remove": ("channels", "remove"),
     "reset": ("channels", "reset"),

@@ -10,6 +10,11 @@ _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _MAX_S = 10**9
 
 
+def is_age(text: str) -> bool:
+    """Return whether a text is an age; sizes have other letters."""
+    return text[-1:] in _SECONDS
+
+
 class Age(click.ParamType):  # type: ignore[type-arg]  # before click 8.2 it has no parameter
     """A number of seconds, minutes, hours or days, as 90s, 30m, 12h, 7d; the value is in seconds."""
 

@@ -1,1 +1,1 @@
-"""Recordings that are sent to other machines through NATS JetStream: see names.py."""
+"""Recordings that are sent to other machines through NATS JetStream, and received there: see names.py."""

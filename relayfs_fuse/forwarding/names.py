@@ -20,9 +20,10 @@ import os
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
-from urllib.parse import quote, unquote_to_bytes
+from urllib.parse import quote, unquote, unquote_to_bytes
 
 import google_crc32c
+import zstandard
 
 from relayfs_fuse.errors import RelayError
 
@@ -40,6 +41,7 @@ MARK = ".relayfs"
 DAMAGED = ".damaged"
 SUFFIX_COMPRESSED = ".zst"
 _NO_PROCESS = "%"
+_PREVIOUS = "Nats-Expected-Last-Subject-Sequence"
 _NAME_BYTES = 255
 _OFFSET_MAX = 1 << 62
 _TOKENS = 5
@@ -219,10 +221,58 @@ class Piece:
         return piece
 
 
+@dataclass(frozen=True)
+class Message:
+    """A message whose headers and bytes agree.
+
+    sequence: its number in the stream
+    previous: of the message before it with the same subject, as its forwarder knew; 0: none
+    origin: of the recording, see recording.py
+    """
+
+    place: Place
+    piece: Piece
+    data: bytes
+    sequence: int
+    previous: int
+    origin: str
+
+    @classmethod
+    def of(cls, subject: str, sequence: int, headers: Mapping[str, str], payload: bytes) -> Message:
+        """Check a message of the stream. MessageError: it is none that a forwarder sends."""
+        place = Place.of(subject)
+        piece = Piece.of(place, headers)
+        data = _decode(payload, headers.get("Content-Encoding", ""))
+        if len(data) != piece.end - piece.offset:
+            raise MessageError(f"it has {len(data)} bytes; it should have those from {piece.offset} to {piece.end}")
+        if checksum(data) != piece.checksum:
+            raise MessageError("its bytes have another checksum than the header Relay-Crc32c says")
+        origin = unquote(headers.get("Relay-Origin", ""))
+        return cls(place, piece, data, sequence, previous_of(headers), origin)
+
+
+def previous_of(headers: Mapping[str, str]) -> int:
+    """Return the number of the message before one with the same subject; 0: there is none."""
+    return _parse(_PREVIOUS, headers.get(_PREVIOUS, "0"))
+
+
 def checksum(data: bytes) -> int:
     """Return the CRC-32C of bytes."""
     value: int = google_crc32c.value(data)
     return value
+
+
+def _decode(payload: bytes, encoding: str) -> bytes:
+    if not encoding:
+        return payload
+    if encoding != "zstd":
+        raise MessageError(f"Content-Encoding: {encoding[:40]!r} is not zstd")
+    try:
+        if not 0 <= zstandard.frame_content_size(payload) <= PAYLOAD_BYTES:
+            raise MessageError(f"Content-Encoding: it does not say its length, or has more than {PAYLOAD_BYTES} bytes")
+        return zstandard.decompress(payload, max_output_size=PAYLOAD_BYTES)
+    except zstandard.ZstdError as error:
+        raise MessageError(f"Content-Encoding: {error}") from error
 
 
 def _number(headers: Mapping[str, str], name: str) -> int:

@@ -13,10 +13,10 @@ holds a beginning of the trace:
     content_size                          a packet that fills the file; the further packets are in its padding
     packet_size                           all of the packets
 
-If the recorder is killed in between, reopen() continues with such a file. What has become a packet, and is
-followed by another one, never changes, so it may be copied elsewhere while the file grows. A complete file is truncated
-at the empty packet: in place if no other process has it open, which a lease tells; otherwise as a copy that replaces
-the file, because a reader at that place would miss the packet, or get SIGBUS if it maps the file.
+If the recorder is killed in between, reopen() continues with such a file. What has become a packet never changes:
+`relayctl forward` sends the packets that another one follows to other machines. A complete file is truncated at the
+empty packet: in place if no other process has it open, which a lease tells; otherwise as a copy that replaces the file,
+because a reader at that place would miss the packet, or get SIGBUS if it maps the file.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ class StreamFile:
         start = first.head.empty(room - tail, timestamp_end=first.head.timestamp_begin)
         try:
             os.ftruncate(descriptor, room)
-            _write_all(descriptor, [*beginning, start.pack()], 0)
+            write_all(descriptor, [*beginning, start.pack()], 0)
         except OSError:
             os.close(descriptor)
             os.unlink(_hidden(path))
@@ -159,6 +159,11 @@ class StreamFile:
         return _hidden(self.path) if self._is_hidden else self.path
 
     @property
+    def tail(self) -> int:
+        """Where the next packet begins."""
+        return self._tail
+
+    @property
     def _descriptor(self) -> int:
         return self._files.get(self)
 
@@ -183,11 +188,17 @@ class StreamFile:
         for packet in packets[1:]:
             pieces += [packet.head.pack(), *packet.body]
         pieces.append(last.after(self._room - end).pack())
-        _write_all(descriptor, pieces, self._tail + HEAD_BYTES)
+        write_all(descriptor, pieces, self._tail + HEAD_BYTES)
         if not is_valid():
             return False
         self._publish(descriptor, first.head, end, last)
         return True
+
+    def append_hole(self, head: Head) -> None:
+        """Append an empty packet whose padding is a hole in the file."""
+        end = self._tail + head.packet_bytes
+        write_all(self._descriptor, [head.after(self._room - end).pack()], end)
+        self._publish(self._descriptor, head, end, head)
 
     def end_with(self, discarded: int) -> None:
         """Set the count of lost events at the end of the file, if it is smaller: that of the empty packet."""
@@ -205,16 +216,19 @@ class StreamFile:
             os.rename(_hidden(self.path), self.path)
             self._is_hidden = False
 
-    def close(self) -> None:
-        """Truncate the complete file after its last packet."""
+    def close(self, ending: Head | None = None) -> None:
+        """Truncate the complete file after its last packet.
+
+        ending: the header that ends the file then; None: its time is that of the last packet's end, see may_be_last()
+        """
         if self._is_hidden:
             self.discard()
             return
         try:
             if self._is_exclusive():
-                self._cut(self._descriptor)
+                self._cut(self._descriptor, ending)
             else:
-                self._replace()
+                self._replace(ending)
         except OSError as error:
             # The file stays valid, and sparse.
             if error.errno not in TEMPORARY_ERRNOS:
@@ -237,22 +251,20 @@ class StreamFile:
             return error.errno == errno.EINVAL
         return True
 
-    def _cut(self, descriptor: int) -> None:
-        """Reduce the empty packet to its header, which readers that have seen it look for, and truncate the file there.
-
-        Its time is that of the last packet's end: see may_be_last().
-        """
+    def _cut(self, descriptor: int, ending: Head | None) -> None:
+        """Reduce the empty packet to its header, which readers that have seen it look for; truncate the file there."""
         end = self.last.timestamp_end
-        _write_all(descriptor, [self.last.empty(timestamp_begin=end, timestamp_end=end).pack()], self._tail)
+        ending = ending or self.last.empty(timestamp_begin=end, timestamp_end=end)
+        write_all(descriptor, [ending.pack()], self._tail)
         os.ftruncate(descriptor, self._tail + HEAD_BYTES)
 
-    def _replace(self) -> None:
+    def _replace(self, ending: Head | None) -> None:
         copy = os.open(_hidden(self.path), os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
         try:
             at = 0
             while at < self._tail:
                 at += os.sendfile(copy, self._descriptor, at, self._tail - at)
-            self._cut(copy)
+            self._cut(copy, ending)
             os.rename(_hidden(self.path), self.path)
         except OSError:
             os.unlink(_hidden(self.path))
@@ -280,9 +292,9 @@ def _repair(descriptor: int, end: int) -> tuple[Head | None, int]:
         if reaches_end and head.content_bytes < head.packet_bytes:
             # The recorder was killed before the last step, the store of packet_size.
             tail = at + head.content_bytes
-            _write_all(descriptor, [head.after(end - tail).pack()], tail)
+            write_all(descriptor, [head.after(end - tail).pack()], tail)
             _patch(descriptor, at, head._replace(packet_size=head.content_size), PACKET_SIZE_AT, DISCARDED_AT)
-    if last is None or tail == end:
+    if (last is None or tail == end) and reached < end:
         # If the recorder was killed in _cut(), bytes that are no packet may follow.
         os.ftruncate(descriptor, reached)
     return last, tail
@@ -314,10 +326,11 @@ def _hidden(path: str) -> str:
 
 
 def _patch(descriptor: int, at: int, head: Head, start: int, stop: int) -> None:
-    _write_all(descriptor, [head.pack()[start:stop]], at + start)
+    write_all(descriptor, [head.pack()[start:stop]], at + start)
 
 
-def _write_all(descriptor: int, pieces: Sequence[Any], at: int) -> None:
+def write_all(descriptor: int, pieces: Sequence[Any], at: int) -> None:
+    """Write pieces one behind the other, from an offset on. OSError: a part of them may be written."""
     left = list(pieces)
     done = 0
     while done < len(left):

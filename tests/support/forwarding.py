@@ -10,23 +10,21 @@ from babeltrace import packets_in
 from forking import RELAYCTL, start
 from mounts import wait_until
 from nats_server import NatsServer
-from tracing import Program, Store, catches, finish, recording, relayctl
+from tracing import Program, Store, catches, relayctl
 
 
 def make_recording(
-    store: Store, run: Callable[..., Program], out: Path, n: int = 2000, name: str = "t", **options: object
+    store: Store, run: Callable[..., Program], out: Path, n: int = 1000, name: str = "t", n_subbufs: int = 64
 ) -> int:
-    """Record n events of each of two programs, which end then; return how many counts as lost."""
-    trace = store.create(name, **options)
-    with recording(name, "--store", store.path, "-o", out) as process:
-        programs = [run(trace, "one"), run(trace, "two")]
-        for program in programs:
-            program.start_patiently(n)
-        refused = sum(program.done() for program in programs)
-        for program in programs:
-            program.end()
-        finish(process)
-    return refused
+    """Record n events of each of two programs, which end then; return how many were lost."""
+    trace = store.create(name, n_subbufs=n_subbufs)
+    lost = 0
+    for program in (run(trace, "one"), run(trace, "two")):
+        lost += program.write(n)
+        program.end()
+    done = relayctl("record", name, "--store", store.path, "-o", out, "--duration", "0")
+    assert done.returncode == 0, done.stderr
+    return lost
 
 
 def files_in(directory: Path) -> list[str]:
@@ -44,6 +42,13 @@ def recorded_packets(out: Path) -> dict[str, int]:
 def forward(directory: Path, nats: NatsServer, *more: object) -> str:
     """Send all that a directory has; return what was said."""
     done = relayctl("forward", directory, "--to", nats.url, "--once", *more)
+    assert done.returncode == 0, done.stderr
+    return done.stderr
+
+
+def receive(directory: Path, nats: NatsServer, *more: object) -> str:
+    """Receive all that a stream has; return what was said."""
+    done = relayctl("receive", "--from", nats.url, "-o", directory, "--once", *more)
     assert done.returncode == 0, done.stderr
     return done.stderr
 
@@ -69,3 +74,14 @@ def forwarding(
         wait_until(wait_for.exists, str(wait_for))
     with running("forward", directory, "--to", nats.url, *more, waits=waits) as process:
         yield process
+
+
+@contextmanager
+def receiving(directory: Path, nats: NatsServer, *more: object) -> Iterator[subprocess.Popen[str]]:
+    with running("receive", "--from", nats.url, "-o", directory, *more) as process:
+        yield process
+
+
+def same(one: Path, other: Path) -> bool:
+    """Whether `diff -r` finds no difference."""
+    return subprocess.run(["diff", "-r", one, other], capture_output=True, check=False).returncode == 0

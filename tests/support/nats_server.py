@@ -127,13 +127,13 @@ class NatsServer:
 
         return self.ask(all_of_them)
 
-    def publish(self, subject: str, data: bytes, headers: dict[str, str]) -> int:
-        """Publish as anybody who may; return the message's number."""
+    def publish(self, *messages: tuple[str, bytes, dict[str, str]]) -> list[int]:
+        """Publish messages with these subjects, data and headers, as anybody who may; return their numbers."""
 
-        async def send(stream: JetStreamContext) -> int:
-            return (await stream.publish(subject, data, headers=headers)).seq
+        async def send(stream: JetStreamContext) -> list[int]:
+            return [(await stream.publish(subject, data, headers=words)).seq for subject, data, words in messages]
 
-        return int(self.ask(send))
+        return list(self.ask(send))
 
     def delete(self, *sequences: int) -> None:
         async def delete(stream: JetStreamContext) -> None:

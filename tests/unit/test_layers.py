@@ -136,7 +136,7 @@ def test_python_modules_have_no_import_cycle():
         ("relayfs_fuse._native", {"native"}),
         ("starlette", {"cli.web"}),
         ("uvicorn", {"cli.web"}),
-        ("nats", {"forwarding.server"}),
+        ("nats", {"forwarding.server", "forwarding.receiver"}),
     ],
 )
 def test_library_is_imported_only_where_it_belongs(library, users):

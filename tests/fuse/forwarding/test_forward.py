@@ -18,14 +18,15 @@ HEAD_BYTES = 72
 
 
 def test_each_packet_is_a_message_and_is_sent_once(nats, store, run, out):
-    lost = make_recording(store, run, out)
+    lost = make_recording(store, run, out, n_subbufs=4)
+    assert lost > 0
     said = forward(out, nats)
     found = nats.subjects()
     packets = recorded_packets(out)
     assert len(packets) == 2
     for path, n in packets.items():
         process, name = path.split("/")
-        assert n > 3
+        assert n > 2
         assert found[f"relayfs.{os.uname().nodename}.out.{process}.{name}"] == n
         assert found[f"relayfs.{os.uname().nodename}.out.{process}.metadata"] == 1
     assert f": {sum(found.values())} messages, " in said
@@ -35,7 +36,7 @@ def test_each_packet_is_a_message_and_is_sent_once(nats, store, run, out):
 
 
 def test_messages_say_what_they_hold(nats, store, run, out):
-    lost = make_recording(store, run, out)
+    lost = make_recording(store, run, out, n_subbufs=4)
     forward(out, nats, "--host", "a.b c", "--as", "t*")
     seen: dict[str, bytes] = {}
     metadata: set[str] = set()
@@ -272,7 +273,7 @@ def test_a_directory_that_was_recorded_anew_is_refused(nats, store, run, out, tm
 def test_the_name_of_another_machine_is_refused(nats, store, run, out):
     make_recording(store, run, out)
     host = os.uname().nodename
-    nats.publish(f"relayfs.{host}.x.y.metadata", b"x", {"Relay-Machine": "0123456789abcdef"})
+    nats.publish((f"relayfs.{host}.x.y.metadata", b"x", {"Relay-Machine": "0123456789abcdef"}))
     done = relayctl("forward", out, "--to", nats.url, "--once")
     if Path("/etc/machine-id").exists():
         assert done.returncode == 1
