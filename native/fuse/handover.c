@@ -11,7 +11,9 @@ struct kept {
 	uint32_t init_length; /* 0: none */
 	uint32_t padding;
 	unsigned char init[RELAY_HANDOVER_INIT_MAX];
+	struct relay_handover_reply reply;
 };
+_Static_assert(sizeof(struct kept) <= RELAY_HANDOVER_BYTES, "it has its place");
 
 static struct kept *kept;
 static int inherited_fd = -1;
@@ -94,4 +96,28 @@ void relay_handover_notify_poll(int fd, uint64_t poll_handle)
 	} out = {.header = {.len = sizeof(out), .error = FUSE_NOTIFY_POLL}, .body = {.kh = poll_handle}};
 	/* -ENOENT: the file was closed. */
 	(void)!write(fd, &out, sizeof(out));
+}
+
+void relay_handover_begin_reply(struct relay_handover_reply reply)
+{
+	if (!kept)
+		return;
+	kept->reply.number = reply.number;
+	kept->reply.end = reply.end;
+	/* Keeps the stores in this order, also for another process, which looks after this one has ended. */
+	__asm__ volatile("" : : : "memory");
+	kept->reply.unique = reply.unique;
+	__asm__ volatile("" : : : "memory");
+}
+
+void relay_handover_end_reply(void)
+{
+	__asm__ volatile("" : : : "memory");
+	if (kept)
+		kept->reply.unique = 0;
+}
+
+struct relay_handover_reply relay_handover_last_reply(void)
+{
+	return kept ? kept->reply : (struct relay_handover_reply){0};
 }

@@ -13,7 +13,15 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-enum { RELAY_HANDOVER_BYTES = 4096, RELAY_HANDOVER_INIT_MAX = 1024 };
+/* The second half of the page is fs/taking.py's. */
+enum { RELAY_HANDOVER_BYTES = 2048, RELAY_HANDOVER_INIT_MAX = 1024 };
+
+/* A reply to READ that is being sent: once it is, the data of a buffer before a stream position are consumed. */
+struct relay_handover_reply {
+	uint64_t unique; /* of the READ; 0: there is none */
+	uint64_t number; /* of the buffer, as relay_tap_read() got it */
+	uint64_t end;    /* the stream position */
+};
 
 /* Keep what is to be handed over in the RELAY_HANDOVER_BYTES at `memory`; fd: the descriptor of /dev/fuse of the server
  * before, -1: this is the first one. Called before fuse_session_mount(). */
@@ -31,7 +39,14 @@ int relay_handover_awaits(int fd, uint64_t unique);
 /* Have the kernel ask again what a polled file is ready for. */
 void relay_handover_notify_poll(int fd, uint64_t poll_handle);
 
+/* The reply that the server before was sending when it died, or had sent; unique is 0: none. */
+struct relay_handover_reply relay_handover_last_reply(void);
+
 /* ---- for tap.c ---- */
+
+/* Note a reply that is going to be sent, and that what it has is consumed, or was not sent. */
+void relay_handover_begin_reply(struct relay_handover_reply reply);
+void relay_handover_end_reply(void);
 
 /* The descriptor that relay_handover_use() was given. */
 int relay_handover_fd(void);

@@ -65,6 +65,7 @@ static struct {
 	int32_t backing; /* TAP_REPLY_BACKED */
 	/* TAP_REPLY_READ: `total` bytes in pieces[1 .. n_pieces]; tap_writev() stores the header in pieces[0] */
 	struct rchan_buf *buf;
+	struct relay_handover_reply noted;
 	size_t total;
 	size_t n_pieces;
 	struct iovec pieces[TAP_IOV_MAX];
@@ -228,12 +229,14 @@ static ssize_t send_read(int fd, const struct iovec *header)
 	int error;
 	out->len = (uint32_t)(sizeof(*out) + reply.total);
 	reply.pieces[0] = *header;
+	relay_handover_begin_reply(reply.noted);
 	sent = writev(fd, reply.pieces, (int)reply.n_pieces + 1);
 	error = errno;
 	if (sent >= 0)
 		relay_consume_end(reply.buf);
 	else
 		relay_consume_abort(reply.buf);
+	relay_handover_end_reply();
 	reply.kind = TAP_REPLY_NONE;
 	errno = error;
 	return sent;
@@ -352,7 +355,8 @@ static ssize_t try_read(struct rchan_buf *buf, size_t max_bytes, size_t max_piec
 	return (ssize_t)total;
 }
 
-ssize_t relay_tap_read(uint64_t unique, struct rchan_buf *buf, size_t max_bytes, int overwrite, uint64_t *end)
+ssize_t relay_tap_read(uint64_t unique, struct rchan_buf *buf, uint64_t number, size_t max_bytes, int overwrite,
+                       uint64_t *end)
 {
 	ssize_t got = -EOVERFLOW;
 	size_t max_pieces = TAP_SPANS_MAX;
@@ -372,6 +376,7 @@ ssize_t relay_tap_read(uint64_t unique, struct rchan_buf *buf, size_t max_bytes,
 		reply.kind = TAP_REPLY_READ;
 		reply.unique = unique;
 		reply.buf = buf;
+		reply.noted = (struct relay_handover_reply){unique, number, *end};
 		reply.total = (size_t)got;
 	}
 	return got;

@@ -63,13 +63,15 @@ void relay_tap_open_backed(uint64_t unique, int backing);
 /*
  * Have the reply to this READ carry the next unread bytes of `buf`, at most max_bytes, in place of the bytes that the
  * handler returns. They are consumed if the kernel accepts the reply, and stay unread otherwise. The handler must
- * return next, without awaiting anything. overwrite: the buffer is in overwrite mode.
+ * return next, without awaiting anything. number: of the buffer, for the next server if this one is killed between the reply
+ * and the consumption. overwrite: the buffer is in overwrite mode.
  *
  * Returns the number of bytes, and in *end the stream position after them. 0: there are none, and the handler's own
  * reply is sent. -EBUSY: another thread or process is consuming; -EAGAIN: producers overwrite the bytes faster than
  * they can be copied; -ENOMEM; or as relay_consume_begin().
  */
-ssize_t relay_tap_read(uint64_t unique, struct rchan_buf *buf, size_t max_bytes, int overwrite, uint64_t *end);
+ssize_t relay_tap_read(uint64_t unique, struct rchan_buf *buf, uint64_t number, size_t max_bytes, int overwrite,
+                       uint64_t *end);
 /* After relay_tap_read(): copy the last `length` of these bytes to `data`. */
 void relay_tap_read_copy(void *data, size_t length);
 

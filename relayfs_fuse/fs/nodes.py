@@ -285,8 +285,11 @@ class TextFile(Node):
         """Return a new handle."""
         return TextHandle(self, opening)
 
-    async def write(self, acts: Acts, data: bytes, opener: Opener) -> None:
-        """Carry out a request to write; by default, OSError: EINVAL."""
+    async def write(self, acts: Acts, data: bytes, opener: Opener, unique: int) -> None:
+        """Carry out a request to write; by default, OSError: EINVAL.
+
+        unique: the number of the request
+        """
         raise failure(errno.EINVAL)
 
 
@@ -304,17 +307,17 @@ class ControlFile(TextFile):
     def truncate(self, size: int) -> None:
         """Do nothing."""
 
-    async def write(self, acts: Acts, data: bytes, opener: Opener) -> None:
+    async def write(self, acts: Acts, data: bytes, opener: Opener, unique: int) -> None:
         """Carry out commands; CommandError."""
-        await acts.command(data, opener)
+        await acts.command(data, opener, unique)
 
 
 class CounterNamesFile(ControlFile):
     """The file `counters.names`: lists the counters; writing carries out commands that change the list."""
 
-    async def write(self, acts: Acts, data: bytes, opener: Opener) -> None:
+    async def write(self, acts: Acts, data: bytes, opener: Opener, unique: int) -> None:
         """Carry out commands; CommandError."""
-        await acts.change_counters(data, opener)
+        await acts.change_counters(data, opener, unique)
 
 
 class ErrorLogFile(TextFile):
@@ -338,7 +341,7 @@ class ErrorLogFile(TextFile):
             self._errors.clear()
         return super().open(opening)
 
-    async def write(self, acts: Acts, data: bytes, opener: Opener) -> None:
+    async def write(self, acts: Acts, data: bytes, opener: Opener, unique: int) -> None:
         """Clear the list."""
         self._errors.clear()
 

@@ -2,8 +2,8 @@
 
 They are in a memory file that only the servers of one mount and their supervisor have (handover.py), and go with it:
 
-    | page of native/fuse/handover.c | note | note | note ...  free
-                                       `- key, serial, length, room, data
+    | page | area of taking.py | note | note | note ...  free
+                                 `- key, serial, length, room, data
 
 A server may be killed between any two stores. So a note is replaced by another one with a higher serial number, which
 is valid once its key is stored; and then the old one is freed by storing the key 0.
@@ -22,8 +22,11 @@ if TYPE_CHECKING:
 
 # Address space of the memory file, of which notes take what they need.
 MEMORY_BYTES = 1 << 30
-# The bytes at its beginning that native/fuse/handover.c has.
-FIRST_BYTES = 4096
+# Bytes of its first page, of which native/fuse/handover.c has the first half and taking.py the second.
+PAGE_BYTES = 4096
+# Where records are copied that a read(2) is about to consume; the most that one read(2) gets.
+AREA_BYTES = 1 << 20
+FIRST_BYTES = PAGE_BYTES + AREA_BYTES
 
 _HEAD = struct.Struct("@QQQQ")
 _LEAST_ROOM = 128 - _HEAD.size
@@ -32,7 +35,7 @@ _LARGE_BYTES = 64 << 10
 _NUMBER_BITS = 56
 
 # The kinds of notes.
-OPEN_FILE, OPEN_DIRECTORY, TEXT, KEPT, RECORD, BACKING, REQUEST, RETURNED, ERRORS = range(1, 10)
+OPEN_FILE, OPEN_DIRECTORY, TEXT, KEPT, RECORD, AGAIN, RETURNED, BACKING, REQUEST = range(1, 10)
 
 
 def make_memory() -> int:
@@ -53,7 +56,7 @@ class Notes:
     """
 
     def __init__(self, memory: mmap.mmap) -> None:
-        self._memory = memory
+        self.memory = memory
         self._words = memoryview(memory).cast("Q")
         self._at: dict[int, int] = {}
         self._free: dict[int, list[int]] = {}
@@ -63,7 +66,7 @@ class Notes:
 
     def _read(self) -> None:
         while self._end < MEMORY_BYTES:
-            key, serial, _, room = _HEAD.unpack_from(self._memory, self._end)
+            key, serial, _, room = _HEAD.unpack_from(self.memory, self._end)
             if not room:
                 return
             at, self._end = self._end, self._end + _HEAD.size + room
@@ -77,20 +80,40 @@ class Notes:
             if at is not None:
                 self._clear(at)
 
+    def reserve(self, kind: int, number: int, length: int) -> memoryview:
+        """Make a note of so many bytes, and return them, to be written later; OSError: ENOMEM.
+
+        It is in place of one with the same kind and number.
+        """
+        begin = self._begin(kind, number, length, None)
+        return memoryview(self.memory)[begin : begin + length]
+
+    def view(self, kind: int, number: int) -> memoryview | None:
+        """Return the bytes of a note, which can be changed; None: there is none."""
+        at = self._at.get(_key(kind, number))
+        return None if at is None else memoryview(self.memory)[at + _HEAD.size :][: self._words[at // 8 + 2]]
+
     def put(self, kind: int, number: int, data: bytes) -> None:
         """Write a note, in place of one with the same kind and number; OSError: ENOMEM."""
+        self._begin(kind, number, len(data), data)
+
+    def _begin(self, kind: int, number: int, length: int, data: bytes | None) -> int:
         key = _key(kind, number)
-        at = self._room_for(len(data))
+        at = self._room_for(length)
         begin, word = at + _HEAD.size, at // 8
-        self._memory[begin : begin + len(data)] = data
+        if data is None:
+            self.memory[begin : begin + 64] = bytes(64)
+        else:
+            self.memory[begin : begin + length] = data
         self._serial += 1
         self._words[word + 1] = self._serial
-        self._words[word + 2] = len(data)
+        self._words[word + 2] = length
         self._words[word] = key
         before = self._at.get(key)
         self._at[key] = at
         if before is not None:
             self._clear(before)
+        return begin
 
     def get(self, kind: int, number: int) -> bytes | None:
         """Return what a note says; None: there is none."""
@@ -111,7 +134,7 @@ class Notes:
 
     def _data(self, at: int) -> bytes:
         begin = at + _HEAD.size
-        return self._memory[begin : begin + self._words[at // 8 + 2]]
+        return self.memory[begin : begin + self._words[at // 8 + 2]]
 
     def _room_for(self, length: int) -> int:
         """Return the place of a free note, whose data can have this length."""
@@ -133,5 +156,5 @@ class Notes:
         if room >= _LARGE_BYTES:
             begin = -(-(at + _HEAD.size) // mmap.PAGESIZE) * mmap.PAGESIZE
             end = (at + _HEAD.size + room) // mmap.PAGESIZE * mmap.PAGESIZE
-            self._memory.madvise(mmap.MADV_REMOVE, begin, end - begin)
+            self.memory.madvise(mmap.MADV_REMOVE, begin, end - begin)
         self._free.setdefault(room, []).append(at)

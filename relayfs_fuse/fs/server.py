@@ -34,6 +34,7 @@ from relayfs_fuse.fs.requests.streams import Streams
 from relayfs_fuse.fs.requests.waiting import Waiting
 from relayfs_fuse.fs.store import Problem, Store
 from relayfs_fuse.fs.supervise import keep
+from relayfs_fuse.fs.taking import Taking
 from relayfs_fuse.fs.traces.cards import Cards
 from relayfs_fuse.fs.traces.deaths import Deaths
 from relayfs_fuse.fs.traces.registry import Traces
@@ -75,7 +76,8 @@ class Server:
         self._tree.is_inherited = goes_on
         self._store.channels = self._tree.channels
         self._waiting = Waiting()
-        self._streams = Streams(self._waiting)
+        self._notes = handover.open_notes()
+        self._streams = Streams(self._waiting, Taking(self._notes))
         self._merging = Merging()
         self._traces: Traces | None = None
         self._triggers: Triggers | None = None
@@ -93,7 +95,6 @@ class Server:
     def mount(self) -> None:
         """Load what is in the store, and mount, or take over the mount; StoreError, RuntimeError."""
         native.guard_install()
-        self._notes = self._handover.open_notes()
         self._announcements = Announcements(self._settings.mountpoint)
         self._counters = self._open_counters()
         self._traces = self._open_traces()

@@ -259,9 +259,13 @@ class Store:
         channel.removed = True
         channel.buffers = ()  # open files refer to their buffers themselves
 
-    def make_directory(self, path: str, mode: int) -> None:
-        """Make a plain directory; only the server's user may write to it, whatever `mode` says. OSError."""
-        os.mkdir(self.locate(path), PERMS["NEW_DIR"])
+    def make_directory(self, path: str, mode: int, *, is_there: bool = False) -> None:
+        """Make a plain directory; only the server's user may write to it, whatever `mode` says. OSError.
+
+        is_there: whether another server has made it, which died and may not have set its mode
+        """
+        if not is_there:
+            os.mkdir(self.locate(path), PERMS["NEW_DIR"])
         os.chmod(self.locate(path), PERMS["PLAIN_LEAST"] | mode & PERMS["PLAIN"])
 
     def make_implicit(self, path: str, uid: int) -> None:

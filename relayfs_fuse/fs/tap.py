@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 # read_flags of FUSE_READ (linux/fuse.h): the request comes from read(2) and not from the page cache.
 READ_LOCKOWNER = 1 << 1
+# In the number of a request: the kernel has sent it before, to a server that died.
+RESENT = 1 << 63
 # getattr_flags of FUSE_GETATTR: the request is about an open file. The kernel sends such only for lseek(2) to the end.
 GETATTR_FH = 1 << 0
 
@@ -35,6 +37,10 @@ class _Request(ctypes.Structure):
     )
 
 
+class _Reply(ctypes.Structure):
+    _fields_ = (("unique", ctypes.c_uint64), ("number", ctypes.c_uint64), ("end", ctypes.c_uint64))
+
+
 _lib.relay_tap_request.restype = ctypes.POINTER(_Request)
 _lib.relay_tap_request.argtypes = ()
 _lib.relay_tap_interrupt_next.restype = ctypes.c_uint64
@@ -48,13 +54,18 @@ _lib.relay_tap_open_backed.argtypes = (ctypes.c_uint64, ctypes.c_int)
 _lib.relay_tap_protocol_minor.restype = ctypes.c_uint
 _lib.relay_tap_protocol_minor.argtypes = ()
 _lib.relay_tap_backing_close.restype = None
+_lib.relay_handover_last_reply.restype = _Reply
+_lib.relay_handover_last_reply.argtypes = ()
 _lib.relay_handover_use.restype = None
 _lib.relay_handover_use.argtypes = (ctypes.c_void_p, ctypes.c_int)
 _lib.relay_handover_notify_poll.restype = None
 _lib.relay_handover_notify_poll.argtypes = (ctypes.c_int, ctypes.c_uint64)
 _lib.relay_handover_awaits.argtypes = (ctypes.c_int, ctypes.c_uint64)
 _lib.relay_tap_read.restype = ctypes.c_ssize_t
-_lib.relay_tap_read.argtypes = (ctypes.c_uint64, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_void_p)
+_lib.relay_tap_read.argtypes = (
+    *(ctypes.c_uint64, ctypes.c_void_p, ctypes.c_uint64),
+    *(ctypes.c_size_t, ctypes.c_int, ctypes.c_void_p),
+)
 _lib.relay_tap_read_copy.restype = None
 _lib.relay_tap_read_copy.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
 _lib.relay_tap_peek.restype = ctypes.c_ssize_t
@@ -73,7 +84,7 @@ _end = ctypes.c_uint64()
 class Request:
     """The header of a request, as in struct relay_tap_request.
 
-    unique: the number of the request
+    unique: the number of this sending of the request
     pid: the thread that makes the request, in the server's PID namespace
     io_flags: read_flags of FUSE_READ, getattr_flags of FUSE_GETATTR
     file_flags: the flags of the open file, of FUSE_READ and FUSE_WRITE
@@ -85,6 +96,11 @@ class Request:
     gid: int
     io_flags: int
     file_flags: int
+
+    @property
+    def number(self) -> int:
+        """The number of the request, the same also if the kernel sends it again."""
+        return self.unique & ~RESENT
 
     @property
     def nonblocking(self) -> bool:
@@ -135,12 +151,29 @@ def resend() -> None:
         raise OSError(-result, os.strerror(-result))
 
 
-def awaits(unique: int) -> bool:
+def awaits(number: int) -> bool:
     """Whether the kernel waits for the answer to a request, which it has sent to some server; OSError."""
-    result = int(_lib.relay_handover_awaits(session_fd(), unique))
-    if result < 0:
-        raise OSError(-result, os.strerror(-result))
-    return bool(result)
+    for unique in (number & ~RESENT, number | RESENT):
+        result = int(_lib.relay_handover_awaits(session_fd(), unique))
+        if result < 0:
+            raise OSError(-result, os.strerror(-result))
+        if result:
+            return True
+    return False
+
+
+def last_reply() -> tuple[int, int, int]:
+    """Return which reply to read() a dead server was sending, or has sent: request, `number`, and stream position.
+
+    0, 0, 0: none, whose data are not consumed yet.
+    """
+    reply = _lib.relay_handover_last_reply()
+    return (reply.unique, reply.number, reply.end) if reply.unique else (0, 0, 0)
+
+
+def end_reply() -> None:
+    """Note that the data of last_reply() are consumed."""
+    _lib.relay_handover_end_reply()
 
 
 def notify_poll(poll_handle: int) -> None:
@@ -204,7 +237,7 @@ def open_backed(unique: int, backing: int) -> None:
     _lib.relay_tap_open_backed(unique, backing)
 
 
-def read(unique: int, address: int, max_bytes: int, overwrite: bool) -> tuple[int, int]:
+def read(unique: int, address: int, number: int, max_bytes: int, overwrite: bool) -> tuple[int, int]:
     """Have the tap put the next data of a relay buffer into the reply to a FUSE_READ.
 
     The data is consumed if the kernel takes the reply. Returns the number of bytes, 0 if there is no data, and the
@@ -213,9 +246,10 @@ def read(unique: int, address: int, max_bytes: int, overwrite: bool) -> tuple[in
 
     unique: the request, whose handler must return without another await
     address: of the struct rchan_buf
+    number: tells it from other buffers, see last_reply()
     overwrite: whether producers may overwrite data that is unread
     """
-    got = int(_lib.relay_tap_read(unique, address, max_bytes, overwrite, ctypes.byref(_end)))
+    got = int(_lib.relay_tap_read(unique, address, number, max_bytes, overwrite, ctypes.byref(_end)))
     if got < 0:
         raise OSError(-got, os.strerror(-got))
     return got, _end.value

@@ -110,13 +110,14 @@ class Buffer(ChannelMemory):
         view = ffi.from_buffer(data)
         self.check(lib.relay_buf_write(self._open, view, len(view)))
 
-    def read_records(self, size: int, most: int) -> bytes:
+    def read_records(self, size: int, most: int, into: memoryview | None = None) -> bytes:
         """Consume and return whole records of a buffer with `times`, without their heads; empty if there are none.
 
         size: the most bytes; OSError EMSGSIZE: the first record does not fit
         most: the most records; 0: as many as fit
+        into: where they are copied first, at least `size` bytes; None: anywhere
         """
-        data = ffi.new("char[]", size)
+        data = ffi.new("char[]", size) if into is None else ffi.from_buffer("char[]", into)
         return bytes(ffi.buffer(data, self.check(lib.relay_buf_read_records(self._open, data, size, most))))
 
     def refuse_too_large(self, length: int) -> None:

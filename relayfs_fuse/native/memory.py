@@ -20,6 +20,11 @@ WAIT_MAX = 127
 _UNNAMED: Any = None
 
 
+def store_taken(memory: memoryview) -> None:
+    """Have this process store what it is about to consume, a struct relay_taken, in shared memory that stays."""
+    lib.relay_taken_store(ffi.cast("struct relay_taken *", ffi.from_buffer(memory)))
+
+
 class ChannelMemory(library.Memory):
     """A mapped mem file of the store.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import mmap
 import os
 import time
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -131,23 +130,27 @@ class RingMemory(ChannelMemory):
         result = int(lib.relay_ring_refuse(self._open, length))
         self.check(-errno.EMSGSIZE if result == -errno.EAGAIN else result)
 
-    def read_framed(self, size: int, most: int = 0) -> bytes:
+    def read_framed(self, size: int, most: int = 0, into: memoryview | None = None) -> bytes:
         """Consume and return whole framed records; empty if there are none.
 
         size: the most bytes; OSError EMSGSIZE: the first record does not fit
         most: the most records; 0: as many as fit
+        into: where they are copied first, at least `size` bytes; None: anywhere
         """
-        data = ffi.new("char[]", size)
+        data = ffi.new("char[]", size) if into is None else ffi.from_buffer("char[]", into)
         got = int(lib.relay_ring_read_framed(self._open, data, size, most))
         if got in (-errno.EAGAIN, -errno.EPIPE):
             return b""
         return bytes(ffi.buffer(data, self.check(got)))
 
-    def parts(self) -> RingParts | None:
-        """Begin to copy the next record in parts; None: there is none. OSError: EBUSY, EBADMSG."""
+    def parts(self, room: Callable[[int], memoryview]) -> RingParts | None:
+        """Begin to copy the next record in parts; None: there is none. OSError: EBUSY, EBADMSG.
+
+        room: returns so many bytes, to which it is copied
+        """
         parts = ffi.new("struct relay_ring_parts *")
         got = int(lib.relay_ring_parts_begin(self._open, parts))
-        return None if got in (-errno.EAGAIN, -errno.EPIPE) else RingParts(self, parts, self.check(got))
+        return None if got in (-errno.EAGAIN, -errno.EPIPE) else RingParts(self, parts, room(max(self.check(got), 1)))
 
     def refuse_all(self) -> None:
         """Refuse records from now on, as in a disabled channel, without waiting for producers."""
@@ -174,14 +177,13 @@ class RingParts:
 
     ring: the mapped ring, which stays the caller's
     parts: what relay_ring_parts_begin() has set
-    size: the most bytes that the record takes with its framing
+    data: where it is copied, with its framing
     """
 
-    def __init__(self, ring: RingMemory, parts: Any, size: int) -> None:
+    def __init__(self, ring: RingMemory, parts: Any, data: memoryview) -> None:
         self._ring = ring
         self._parts = parts
-        # Unlike a bytearray it is not cleared, which would take as long as a part of the copy.
-        self._data = mmap.mmap(-1, max(size, 1), mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        self._data = data
 
     def copy(self, most: int) -> bool:
         """Copy the next bytes, at most so many; False: all are there."""
@@ -192,7 +194,7 @@ class RingParts:
         """Consume the record, of which all was copied, and return it with its framing."""
         with ffi.from_buffer(self._data) as to:
             got = self._ring.check(lib.relay_ring_parts_consume(self._ring.pointer, self._parts, to))
-        return memoryview(self._data)[:got]
+        return self._data[:got]
 
 
 class RingsHandle(library.Handle):

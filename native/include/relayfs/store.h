@@ -353,6 +353,17 @@ int relay_consume_begin(struct rchan_buf *buf, size_t max_bytes, struct relay_sp
                         size_t *total);
 
 /*
+ * Have relay_buf_read_records(), relay_ring_read_framed() and relay_ring_parts_consume() of this process store in *where
+ * what they are about to consume, after they have copied it. So if the process is killed, another one that has the
+ * memory can tell whether it was consumed: then the position of the consumer has reached `position`. NULL: nowhere.
+ */
+struct relay_taken {
+	uint64_t position; /* of the consumer, behind it: the stream position of a buffer, or a ring's position */
+	uint64_t length;   /* bytes copied; 0: nothing is being consumed */
+};
+void relay_taken_store(struct relay_taken *where);
+
+/*
  * Consume whole records of a buffer with `times`, and copy them without their heads to `to`: as many as fit into `size` bytes, and at most
  * `most` (0: any number). What has no head is copied as it is. Returns the number of bytes; 0: there is none; -EMSGSIZE: the first record is
  * longer; or as begin().

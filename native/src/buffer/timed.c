@@ -15,6 +15,7 @@
 #include "buffer/timed.h"
 
 #include "base/quiet.h"
+#include "base/taken.h"
 #include "buffer/walk.h"
 #include "buffer/write.h"
 
@@ -205,6 +206,7 @@ ssize_t relay_buf_read_records(struct rchan_buf *buf, void *to, size_t size, siz
 		size_t raw, done = relay_timed_take(spans, (size_t)n, false, to, size, &raw);
 		/* In mode overwrite, the heads may have been overwritten since relay_consume_whole(). */
 		if (raw == total && !relay_consume_valid(buf)) {
+			relay_taken_note(buf->plan.to.bytes, done);
 			relay_consume_end(buf);
 			return (ssize_t)done;
 		}

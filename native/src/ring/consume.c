@@ -14,6 +14,7 @@
  * `oldest` has not passed the record afterwards.
  */
 #define _GNU_SOURCE
+#include "base/taken.h"
 #include "ring/consumer.h"
 #include "ring/remote.h"
 #include "ring/state.h"
@@ -331,6 +332,8 @@ ssize_t relay_ring_read_framed(struct relay_ring *ring, void *to, size_t size, u
 		done += got > 0 ? (size_t)got : 0;
 		work -= work > 0;
 	}
+	if (done)
+		relay_taken_note(counts.position, done);
 	copy_end(ring, &counts);
 	if (done)
 		return (ssize_t)done;
@@ -448,10 +451,14 @@ ssize_t relay_ring_parts_consume(struct relay_ring *ring, const struct relay_rin
 		return found == -EAGAIN || found == -EPIPE ? -ESTALE : found;
 	/* Found again at its position, it was neither consumed nor overwritten before, so the copy is intact. */
 	bool is_same = counts.position == parts->position && length == parts->length;
-	if (is_same)
+	size_t framed = 0;
+	if (is_same) {
 		pass(&counts, length);
+		framed = relay_frame_put(frame, to, length - relay_ring_time_of(ring, length));
+		relay_taken_note(counts.position, framed);
+	}
 	copy_end(ring, &counts);
-	return is_same ? (ssize_t)relay_frame_put(frame, to, length - relay_ring_time_of(ring, length)) : -ESTALE;
+	return is_same ? (ssize_t)framed : -ESTALE;
 }
 
 int relay_ring_skip(struct relay_ring *ring)

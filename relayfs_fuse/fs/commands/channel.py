@@ -20,7 +20,7 @@ from relayfs_fuse import native
 from relayfs_fuse.errors import CommandError
 from relayfs_fuse.fs.channel_files import RelayFile
 from relayfs_fuse.fs.commands import adoption, control, trace_control, trigger_control
-from relayfs_fuse.fs.commands.jobs import LongJob, for_each
+from relayfs_fuse.fs.commands.jobs import Effect, LongEffect, LongJob, for_each
 from relayfs_fuse.fs.kinds.channel import KINDS
 from relayfs_fuse.fs.kinds.damaged import DamagedChannel
 from relayfs_fuse.fs.nodes import Directory
@@ -29,7 +29,7 @@ from relayfs_fuse.native.tables import OPTIONS, RELAY_OPTIONS, missing_clock
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from relayfs_fuse.fs.commands.jobs import LineWork, Work
+    from relayfs_fuse.fs.commands.jobs import Begun, LineWork, Work
     from relayfs_fuse.fs.errorlog import ErrorLog
     from relayfs_fuse.fs.kinds.base import Plan
     from relayfs_fuse.fs.kinds.channel import StoredChannel
@@ -75,21 +75,26 @@ class Commands:
             log.info("%s", self._errors.error(os.fsdecode(text[: control.WRITE_MAX].split(b"\n", 1)[0]), error))
             raise
 
-    def run(self, line: str, opener: Opener) -> LineWork:
-        """Carry out a line; return the path of the channel that it has removed, or None; CommandError."""
+    def run(self, line: str, opener: Opener, begun: Begun | None = None) -> LineWork:
+        """Carry out a line; return the path of the channel that it has removed, or None; CommandError.
+
+        begun: what a server has noted that died after it had begun the Effect of the line; None: none has
+        """
         try:
             about_trace = trace_control.parse(line) or trigger_control.parse(line)
             command = None if about_trace else control.parse(line)
             if about_trace is not None:
-                yield from self._run_trace(about_trace, opener)
+                yield from self._run_trace(about_trace, opener, begun is not None)
             elif command is not None:
-                return (yield from self._run(command, opener))
+                return (yield from self._run(command, opener, begun))
         except CommandError as error:
             log.info("%s", self._errors.error(line, error))
             raise
         return None
 
-    def _run(self, command: control.Command, opener: Opener) -> LineWork:
+    def _run(self, command: control.Command, opener: Opener, begun: Begun | None) -> LineWork:
+        if begun is not None and self._is_done(command, opener, begun):
+            return command.path if command.verb == "remove" else None
         if command.verb == "create":
             yield from self._create(command, opener)
             return None
@@ -105,18 +110,32 @@ class Commands:
         if isinstance(channel, DamagedChannel):
             raise command.refuse(errno.EBADMSG, f"{channel.path} is damaged ({channel.damage}): it can only be removed")
         try:
-            yield LongJob(lambda: self._act(command, channel))
+            yield LongEffect(lambda: self._act(command, channel), _n_consumed(command, channel))
         except OSError as error:
             raise command.refuse(error.errno or errno.EIO, f"{command.verb} failed: {error.strerror}") from error
         return None
 
-    def _run_trace(self, command: trace_control.TraceCommand | trigger_control.TriggerCommand, opener: Opener) -> Work:
+    def _is_done(self, command: control.Command, opener: Opener, begun: Begun) -> bool:
+        """Whether the effect of a command that was begun has come; of those that may come twice, say no."""
+        channel = self._tree.channels.get(command.path)
+        if command.verb == "remove":
+            return channel is None and command.path not in self._tree.damaged
+        if channel is None:
+            return False
+        if command.verb in ("create", "adopt"):
+            channel.maker = opener.pid
+            return True
+        return command.verb == "consumed" and _n_consumed(command, channel) != begun.before
+
+    def _run_trace(
+        self, command: trace_control.TraceCommand | trigger_control.TriggerCommand, opener: Opener, was_begun: bool
+    ) -> Work:
         if self._traces is None or self._triggers is None:
             raise command.refuse(errno.EIO, "the traces of this store cannot be used: see the server's log")
         if isinstance(command, trigger_control.TriggerCommand):
-            yield from self._triggers.run(command, opener.uid)
+            yield from self._triggers.run(command, opener.uid, was_begun)
         else:
-            yield from self._traces.run(command, opener.uid)
+            yield from self._traces.run(command, opener.uid, was_begun)
 
     def _note_log(self, path: str) -> None:
         if self._traces is not None and path == LOG_CHANNEL:
@@ -162,7 +181,7 @@ class Commands:
                 # mapped. Or a buffer is damaged, which must not keep the channel from being removed.
                 log.info("remove %s: not all of it could be stopped: %s", channel.path, error.strerror)
 
-        yield LongJob(take_away)
+        yield LongEffect(take_away)
         if channel.removed:
             raise command.refuse(errno.ENOENT, f"another command has removed {channel.path} meanwhile")
         channel.removed = True
@@ -214,7 +233,7 @@ class Commands:
                 self._store.make_implicit(path, opener.uid)
                 self._tree.add_directory(path).is_tentative = True
                 made.append(path)
-            channel = yield job
+            channel = yield Effect(job)
         except OSError as error:
             for path in reversed(made):
                 self._tree.detach(self._tree.find(path) or self._tree.root)
@@ -293,6 +312,13 @@ class Commands:
         server = os.geteuid()
         if server not in (0, command.options.get("uid", opener.uid)):
             raise command.refuse(errno.EPERM, f"this mount belongs to user {server}, as all its channels do", "uid")
+
+
+def _n_consumed(command: control.Command, channel: StoredChannel) -> int:
+    """Return how many sub-buffers are consumed of the buffer that the command `consumed` is about; 0: it is another."""
+    if command.verb != "consumed" or command.cpu >= len(channel.buffers):
+        return 0
+    return int(getattr(channel.buffers[command.cpu].stats(), "consumed", 0))
 
 
 def _explain(path: str, error: OSError) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import time
 from collections.abc import Callable, Generator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,6 +31,35 @@ class LongJob:
     def __call__(self) -> Any:
         """Call the job."""
         return self.job()
+
+
+class Begun(Protocol):
+    """A line that a dead server has begun."""
+
+    @property
+    def before(self) -> int:
+        """Effect.before."""
+
+
+class Effect:
+    """A job whose effect is not to come twice, although a server that dies may have begun it.
+
+    before: what the effect changes; see requests/journal.py
+    """
+
+    def __init__(self, job: Callable[[], Any], before: int = 0) -> None:
+        self.job = job
+        self.before = before
+
+    def __call__(self) -> Any:
+        """Call the job."""
+        return self.job()
+
+
+class LongEffect(LongJob, Effect):
+    """An Effect that is a LongJob."""
+
+    __init__ = Effect.__init__
 
 
 def for_each(buffers: Sequence[Stored[Memory]], act: Callable[[Memory], None]) -> None:

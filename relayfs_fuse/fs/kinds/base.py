@@ -12,7 +12,7 @@ import os
 import select
 import time
 from abc import ABC, abstractmethod
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, TypeVar
 
@@ -47,6 +47,8 @@ WRITE_BLOCK_MIN = 4096
 RECORD_MAX = BLOCK_SIZE - 4096
 # The largest st_size.
 SIZE_MAX = 2**63 - 1
+# How much of what is unread is copied at a time.
+SEARCHED_BYTES = 8 << 20
 # A file up to so long is unmapped by the server's thread, a longer one by the unmapper's.
 QUICK_BYTES = 1 << 20
 
@@ -274,6 +276,18 @@ class Stored(ABC, Generic[Memory]):
         If a wake-up came and this number has not changed, the wake-up did not come from a producer.
         """
         return self._written_by(self.stats())
+
+    def n_consumed(self) -> int:
+        """Return the position of the consumer, in the unit of struct relay_taken; OSError as of stats()."""
+        return int(self.stats().consumed_bytes)
+
+    def has_written(self, data: bytes, before: int) -> bool:
+        """Whether a record was written since n_written() was `before`, as far as what is unread tells."""
+        if self.n_written() == before:
+            return False
+        with closing(self.buffer.peek()) as peek:
+            unread = b"".join(iter(lambda: peek.copy(SEARCHED_BYTES), b""))
+        return data in unread
 
     def _written_by(self, stats: Fields) -> int:
         return int(getattr(stats, self.written_field))

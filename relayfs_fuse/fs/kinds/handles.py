@@ -151,7 +151,7 @@ class TextHandle(Handle):
 
     async def write(self, acts: Acts, offset: int, data: bytes, request: tap.Request) -> None:
         """Have the node carry out the write."""
-        await self.node.write(acts, data, self.opener)
+        await self.node.write(acts, data, self.opener, request.number)
 
     @property
     def kept_bytes(self) -> int:

@@ -5,26 +5,42 @@ longer than the read(2), it returns a part of the record, and the next reads of 
 that a program which reads byte by byte loses nothing. If the file is closed in the middle of a record, the next reader
 gets the whole record: it has left the buffer, but the server keeps it. A ring's record that is longer than the read(2)
 is copied in parts, and other requests are answered in between; it is consumed when all of it was copied.
+
+What has left the buffer, and not reached a program, is in notes for the server after this one (fs/taking.py):
+
+    RECORD    | length | at | next at | read(2) | returned | record    one of which a part was read
+    RETURNED  | buffer | record                                        one that its reader has not read to the end
+    AGAIN     | read(2) | returned | record                            one that was a RETURNED, for this read(2)
+
+The next part of a RECORD begins at `at`, or at `next at` once that read(2) is answered.
 """
 
 from __future__ import annotations
 
 import errno
 import os
+import struct
 from abc import abstractmethod
 from collections import deque
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 
 from relayfs_fuse import native
+from relayfs_fuse.fs import tap
 from relayfs_fuse.fs.kinds.base import Stored
 from relayfs_fuse.fs.kinds.handles import RelayHandle, read_may_sleep
+from relayfs_fuse.fs.notes import AGAIN, RECORD, RETURNED
+from relayfs_fuse.fs.taking import IN_AREA, IN_RECORD, Again
 
 if TYPE_CHECKING:
-    from relayfs_fuse.fs import tap
+    from collections.abc import Callable
+
     from relayfs_fuse.fs.kinds.channel import StoredChannel
+    from relayfs_fuse.fs.notes import Notes
     from relayfs_fuse.fs.opener import Opening
     from relayfs_fuse.fs.requests.acts import Acts
     from relayfs_fuse.fs.requests.streams import Streams
+    from relayfs_fuse.fs.taking import Taking
     from relayfs_fuse.native.library import Fields
 
 # A record, framed.
@@ -36,10 +52,67 @@ Memory = TypeVar("Memory", bound=native.ChannelMemory)
 _LONG_TRIES = 8
 
 
+_WORDS = 5
+_LENGTH, _AT, _NEXT_AT, _UNIQUE, _RETURNED = range(_WORDS)
+_WORD = struct.Struct("=Q")
+
+
+class Returned(NamedTuple):
+    """A record that was taken out of a buffer, and whose reader closed its file in the middle of it.
+
+    number: of its note RETURNED
+    """
+
+    number: int
+    record: Record
+
+
+class Keeping:
+    """The note RECORD of a handle, while a record is copied to it that is longer than a read(2).
+
+    taking: where it is noted that the record is consumed
+    """
+
+    def __init__(self, taking: Taking, unique: int, handle: int) -> None:
+        self._taking = taking
+        self._unique = unique
+        self._handle = handle
+        self._words: memoryview | None = None
+
+    def room(self, size: int) -> memoryview:
+        """Return so many bytes, to which the record is copied; OSError: ENOMEM."""
+        note = self._taking.notes.reserve(RECORD, self._handle, _WORDS * _WORD.size + size)
+        self._words = note[: _WORDS * _WORD.size].cast("Q")
+        return note[_WORDS * _WORD.size :]
+
+    def consume(self, act: Callable[[], Record]) -> Record:
+        """Have `act` consume the record, and return it."""
+        self._taking.begin(self._unique, self._handle, IN_RECORD)
+        record = act()
+        assert self._words is not None, "room() comes first"
+        self._words[_LENGTH] = len(record)
+        return record
+
+
+def restore_returned(notes: Notes, find: Callable[[int], Any]) -> None:
+    """Give the records of notes RETURNED back to their buffers, unless a handle has them.
+
+    find: returns the buffer with an inode number, or None
+    """
+    taken = {Again.unpack(note).returned for _, note in notes.all(AGAIN)}
+    taken |= {_WORD.unpack_from(note, _RETURNED * _WORD.size)[0] for _, note in notes.all(RECORD)}
+    for number, note in list(notes.all(RETURNED)):
+        stored = None if number in taken else find(*_WORD.unpack_from(note))
+        if stored is None:
+            notes.drop(RETURNED, number)
+        else:
+            stored.returned.append(Returned(number, note[_WORD.size :]))
+
+
 class StoredRecords(Stored[Memory]):
     """A buffer of a channel whose relay files give whole records.
 
-    returned: records that were taken out of the buffer, and whose reader closed its file in the middle of them
+    returned: the oldest first
     """
 
     readers: list[RecordHandle]
@@ -47,11 +120,13 @@ class StoredRecords(Stored[Memory]):
 
     def __init__(self, channel: StoredChannel, index: int, buffer: Memory) -> None:
         super().__init__(channel, index, buffer)
-        self.returned: deque[Record] = deque()
+        self.returned: deque[Returned] = deque()
 
     @abstractmethod
-    def _read(self, size: int, most: int) -> bytes:
+    def _read(self, size: int, most: int, into: memoryview) -> bytes:
         """Consume and return whole records of at most `size` bytes together, at most `most` (0: any number).
+
+        into: where they are copied first
 
         OSError: EMSGSIZE, the first one is longer
         """
@@ -68,23 +143,25 @@ class StoredRecords(Stored[Memory]):
         smaller size for a truncated file.
         """
         given = max((reader.given for reader in self.readers if reader.pid == pid), default=0)
-        return given + int(stats.unread_bytes) + sum(map(len, self.returned))
+        return given + int(stats.unread_bytes) + self._returned_bytes
 
-    def take(self, size: int) -> Record | None:
-        """Consume and return whole records of at most `size` bytes together, or a record of `returned`, or b"".
+    @property
+    def _returned_bytes(self) -> int:
+        return sum(len(one.record) for one in self.returned)
+
+    def take(self, size: int, into: memoryview) -> Record | None:
+        """Consume and return whole records of at most `size` bytes together; b"": there are none.
 
         None: the next one is longer, see take_long().
         """
-        if self.returned:
-            return self.returned.popleft()
         try:
-            return self._read(min(size, self.channel.stats.file_bytes), 0)
+            return self._read(min(size, self.channel.stats.file_bytes, len(into)), 0, into)
         except OSError as error:
             if error.errno != errno.EMSGSIZE:
                 raise
         return None
 
-    async def take_long(self, streams: Streams, size: int, may_sleep: bool) -> Record | None:
+    async def take_long(self, streams: Streams, size: int, may_sleep: bool, keeping: Keeping) -> Record | None:
         """Consume and return the next record, which is longer than `size`; None: it was overwritten, or there is none.
 
         The server keeps the rest of it for the next reads. The record's room in the buffer is free by then, so what the
@@ -92,18 +169,19 @@ class StoredRecords(Stored[Memory]):
 
         OSError: ENOBUFS if the server keeps too many parts of longer records.
         """
-        if sum(map(len, self.returned)) + sum(reader.rest_bytes for reader in self.readers) >= self._room:
+        if self._returned_bytes + sum(reader.rest_bytes for reader in self.readers) >= self._room:
             raise OSError(errno.ENOBUFS, os.strerror(errno.ENOBUFS))
-        return await self._copy_long(streams, size, may_sleep)
+        return await self._copy_long(streams, size, may_sleep, keeping)
 
-    async def _copy_long(self, streams: Streams, size: int, may_sleep: bool) -> Record | None:
-        return await streams.when_free(lambda: self._read_long(size), may_sleep)
+    async def _copy_long(self, streams: Streams, size: int, may_sleep: bool, keeping: Keeping) -> Record | None:
+        return await streams.when_free(lambda: self._read_long(size, keeping), may_sleep)
 
-    def _read_long(self, size: int) -> bytes:
+    def _read_long(self, size: int, keeping: Keeping) -> Record:
         while True:
             size *= 2
+            into = keeping.room(size)
             try:
-                return self._read(size, 1)
+                return keeping.consume(partial(self._read, size, 1, into))
             except OSError as error:
                 if error.errno != errno.EMSGSIZE or size > self.channel.stats.file_bytes:
                     raise
@@ -128,7 +206,30 @@ class RecordHandle(RelayHandle):
         self.given = 0
         self._record: Record = b""
         self._at = 0
+        self._words: memoryview | None = None  # of the note RECORD
+        self._again: Again | None = None
         stored.readers.append(self)
+
+    def state(self) -> Any:
+        """Return how many bytes were read."""
+        return self.given
+
+    def restore(self, state: Any, acts: Acts) -> None:
+        """Go on with a record of which a part was read, or that left the buffer."""
+        self.given = state
+        notes, taking = acts.notes, acts.streams.taking
+        self._again = taking.left(self.number, self.stored)
+        if self._again is not None:
+            notes.put(AGAIN, self.number, self._again.pack())
+        note = notes.view(RECORD, self.number)
+        if note is None or notes.get(RETURNED, self.number) is not None:
+            return
+        words = note[: _WORDS * _WORD.size].cast("Q")
+        length = words[_LENGTH] or taking.consumed(self.number, IN_RECORD, self.stored)
+        if length:
+            words[_LENGTH] = length
+            self._record, self._words = note[_WORDS * _WORD.size :][:length], words
+            self._at = words[_AT] if not words[_UNIQUE] or tap.awaits(words[_UNIQUE]) else words[_NEXT_AT]
 
     @property
     def is_inside(self) -> bool:
@@ -142,8 +243,12 @@ class RecordHandle(RelayHandle):
 
     async def take(self, streams: Streams, offset: int, size: int, request: tap.Request) -> bytes:
         """Return the next data, waiting for it if the read(2) may sleep; b"": end of file."""
+        again, self._again = self._again, None
+        if again is not None and again.unique == request.number:
+            self.given += len(again.data)
+            return again.data
         may_sleep = read_may_sleep(offset, request)
-        while not (data := await self._take(streams, size, may_sleep)):
+        while not (data := await self._take(streams, size, may_sleep, request.number)):
             if not await streams.wait(self.stored, may_sleep):
                 break
         streams.waiting.changed(self.stored)
@@ -154,41 +259,73 @@ class RecordHandle(RelayHandle):
         await super().close(acts)
         self.stored.readers.remove(self)
         if self.is_inside:
-            self.stored.returned.append(self._record)
+            record = bytes(self._record)
+            acts.notes.put(RETURNED, self.number, _WORD.pack(self.stored.inode) + record)
+            self.stored.returned.append(Returned(self.number, record))
             self._record = b""
+        acts.notes.drop(AGAIN, self.number)
         acts.streams.waiting.tell(self.stored)
 
-    async def _take(self, streams: Streams, size: int, may_sleep: bool) -> bytes:
-        data = await streams.when_free(lambda: self._take_at_once(size), may_sleep)
+    async def _take(self, streams: Streams, size: int, may_sleep: bool, unique: int) -> bytes:
+        data = await streams.when_free(lambda: self._take_at_once(streams.taking, size, unique), may_sleep)
         if data is not None:
             return data
+        keeping = Keeping(streams.taking, unique, self.number)
         async with streams.long_records.of(id(self.stored)):
             for _ in range(_LONG_TRIES):
                 # Another reader, or another read of this file, may have consumed the record.
-                data = await streams.when_free(lambda: self._take_at_once(size), may_sleep)
+                data = await streams.when_free(lambda: self._take_at_once(streams.taking, size, unique), may_sleep)
                 if data is not None:
                     return data
-                record = await self.stored.take_long(streams, size, may_sleep)
+                record = await self.stored.take_long(streams, size, may_sleep, keeping)
                 if record is not None:
-                    return self._give(record, size)
+                    return self._begin(streams.taking, record, size, unique)
         raise OSError(errno.EBUSY, os.strerror(errno.EBUSY))
 
-    def _take_at_once(self, size: int) -> bytes | None:
+    def _take_at_once(self, taking: Taking, size: int, unique: int) -> bytes | None:
         """Consume and return the next data; None: a record that is longer than `size` has to be copied first."""
         if self.is_inside:
-            return self._give_part(size)
-        record = self.stored.take(size)
-        return None if record is None else self._give(record, size)
+            return self._give_part(size, unique)
+        if self.stored.returned:
+            return self._take_returned(taking, size, unique)
+        taking.begin(unique, self.number, IN_AREA)
+        record = self.stored.take(size, taking.area)
+        if record is not None:
+            self.given += len(record)
+        return None if record is None else bytes(record)
 
-    def _give(self, record: Record, size: int) -> bytes:
-        if len(record) > size:
-            self._record, self._at = record, 0
-            return self._give_part(size)
-        self.given += len(record)
-        return bytes(record)
+    def _take_returned(self, taking: Taking, size: int, unique: int) -> bytes:
+        """Return a record of StoredRecords.returned, or its first part."""
+        number, record = self.stored.returned[0]
+        if len(record) <= size:
+            data = bytes(record)
+            taking.notes.put(AGAIN, self.number, Again(unique, number, data).pack())
+            self.given += len(data)
+        else:
+            room = Keeping(taking, unique, self.number).room(len(record))
+            room[:] = record
+            data = self._begin(taking, room, size, unique, number)
+        self.stored.returned.popleft()
+        taking.notes.drop(RETURNED, number)
+        return data
 
-    def _give_part(self, size: int) -> bytes:
+    def _begin(self, taking: Taking, record: Record, size: int, unique: int, returned: int = 0) -> bytes:
+        """Return the first part of a record, which is in the note RECORD."""
+        note = taking.notes.view(RECORD, self.number)
+        assert note is not None, "Keeping.room() comes first"
+        self._record, self._at = record, 0
+        self._words = note[: _WORDS * _WORD.size].cast("Q")
+        self._words[_RETURNED] = returned
+        self._words[_LENGTH] = len(record)
+        return self._give_part(size, unique)
+
+    def _give_part(self, size: int, unique: int) -> bytes:
+        assert self._words is not None, "_begin() comes first"
         begin, self._at = self._at, self._at + size
+        # In this order: whichever of them a server that is killed has stored, they say where the next part begins.
+        self._words[_AT] = begin
+        self._words[_UNIQUE] = unique
+        self._words[_NEXT_AT] = self._at
         data = bytes(self._record[begin : self._at])
         self.given += len(data)
         if not self.is_inside:

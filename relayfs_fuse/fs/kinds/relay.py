@@ -18,6 +18,7 @@ from relayfs_fuse.fs import tap
 from relayfs_fuse.fs.commands.control import choose_geometry
 from relayfs_fuse.fs.kinds.base import GONE, READABLE, RECORD_MAX, WRITABLE, Kind, Plan, Stored
 from relayfs_fuse.fs.kinds.handles import RelayHandle, read_may_sleep
+from relayfs_fuse.fs.kinds.kept import Kept
 from relayfs_fuse.fs.kinds.records import RecordHandle, StoredRecords
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
     from relayfs_fuse.fs.commands.control import Command
     from relayfs_fuse.fs.kinds.channel import StoredChannel
+    from relayfs_fuse.fs.notes import Notes
     from relayfs_fuse.fs.opener import Opening
     from relayfs_fuse.fs.requests.acts import Acts
     from relayfs_fuse.fs.requests.streams import Streams
@@ -133,9 +135,9 @@ class StoredTimed(StoredRecords[native.Buffer], StoredBuffer):
 
     readers: list[RecordHandle]  # type: ignore[assignment]
 
-    def _read(self, size: int, most: int) -> bytes:
+    def _read(self, size: int, most: int, into: memoryview) -> bytes:
         """Consume and return whole records, without their heads."""
-        return self.buffer.read_records(size, most)
+        return self.buffer.read_records(size, most, into)
 
     @property
     def _room(self) -> int:
@@ -210,8 +212,9 @@ class BufferHandle(RelayHandle):
 
     async def _take(self, streams: Streams, size: int, unique: int, may_sleep: bool) -> tuple[int, int]:
         """Have the tap put the next data into the reply; return the length, and the stream position after the data."""
-        address, overwrite = self.stored.buffer.address, self.stored.channel.stats.mode != native.MODE_NO_OVERWRITE
-        got, behind = await streams.when_free(lambda: tap.read(unique, address, size, overwrite), may_sleep)
+        address, number = self.stored.buffer.address, self.stored.inode
+        overwrite = self.stored.channel.stats.mode != native.MODE_NO_OVERWRITE
+        got, behind = await streams.when_free(lambda: tap.read(unique, address, number, size, overwrite), may_sleep)
         if got:
             streams.waiting.changed(self.stored)
         return got, behind
@@ -259,7 +262,7 @@ class SeekableHandle(BufferHandle):
         self.written: int | None = None
         self.by_line = False
         self._consumed = stats.consumed_bytes  # a stream position; all before it has been consumed
-        self._kept = bytearray()
+        self._kept = Kept(self.number, KEPT_MAX)
         self._has_gone_back = False
         # Programs that open a relay file only for reading hardly ever map it.
         if opening.is_for_both:
@@ -267,14 +270,15 @@ class SeekableHandle(BufferHandle):
 
     def state(self) -> Any:
         """Return all positions."""
-        flags = self.by_line, self._has_gone_back
-        return [self.start, self.end, self.peeked and [*self.peeked], self.seen, self.written, self._consumed, [*flags]]
+        positions = [self.start, self.end, self.peeked and [*self.peeked], self.seen, self.written, self._consumed]
+        return [*positions, len(self._kept), self.by_line, self._has_gone_back]
 
     def restore(self, state: Any, acts: Acts) -> None:
         """Go on from there; what can be mapped goes on being so."""
-        self.start, self.end, peeked, self.seen, self.written, self._consumed, flags = state
+        self.start, self.end, peeked, self.seen, self.written, self._consumed, *rest = state
         self.peeked = peeked and (peeked[0], peeked[1])
-        self.by_line, self._has_gone_back = flags
+        n_kept, self.by_line, self._has_gone_back = rest
+        self._kept.restore(acts.notes, n_kept, self.end)
         if self.stored.channel.stats.read == native.READ_WAIT:
             self.stored.mappable.add(self.number)
 
@@ -304,8 +308,7 @@ class SeekableHandle(BufferHandle):
         if back > len(self._kept):
             raise OSError(errno.ESPIPE, os.strerror(errno.ESPIPE))
         self._has_gone_back = True
-        first = len(self._kept) - back
-        return bytes(self._kept[first : first + size])
+        return self._kept.part(back, size)
 
     def _keeps_of(self, length: int) -> int:
         """Return how many of the last `length` bytes to keep: all, unless the reader takes large blocks one by one.
@@ -316,15 +319,14 @@ class SeekableHandle(BufferHandle):
             return length
         return KEPT_OF_LARGE
 
-    def _skip(self, offset: int, kept: bytes) -> None:
+    def _skip(self, notes: Notes, offset: int, kept: bytes) -> None:
         """Note that all data before an offset is consumed.
 
         kept: the last bytes before the offset, or all since `end`
         """
         if len(kept) < offset - self.end:
             self._kept.clear()
-        self._kept += kept
-        del self._kept[:-KEPT_MAX]
+        self._kept.add(notes, kept, offset)
         self.end = offset
 
     @property
@@ -334,7 +336,7 @@ class SeekableHandle(BufferHandle):
 
     def drop_kept(self) -> None:
         """Free the kept data, after which a read below `end` fails."""
-        self._kept = bytearray()
+        self._kept.clear()
 
     # ---------------------------------------------------------------- requests
 
@@ -390,7 +392,7 @@ class SeekableHandle(BufferHandle):
         kept = tap.read_copy(self._keeps_of(got))
         if behind - got < self._consumed:
             self._begin_anew(offset)
-        self._skip(offset + got, kept)
+        self._skip(streams.taking.notes, offset + got, kept)
         self._consumed = behind
         return b""  # the tap replaces it
 
@@ -427,7 +429,7 @@ class SeekableHandle(BufferHandle):
         skip = max(0, length - KEPT_MAX)
         data, behind = await self._peek(streams, skip, length - skip, may_sleep)
         await streams.when_free(lambda: self.stored.buffer.consume_to(position), may_sleep)
-        self._skip(offset, data if behind == position else b"")
+        self._skip(streams.taking.notes, offset, data if behind == position else b"")
         streams.waiting.changed(self.stored)
 
     async def _peek(self, streams: Streams, skip: int, size: int, may_sleep: bool) -> tuple[bytes, int]:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from relayfs_fuse.fs.commands.control import Command
-    from relayfs_fuse.fs.kinds.records import Record
+    from relayfs_fuse.fs.kinds.records import Keeping, Record
     from relayfs_fuse.fs.opener import Opening
     from relayfs_fuse.fs.requests.streams import Streams
 
@@ -35,19 +35,23 @@ class StoredRing(StoredRecords[RingMemory]):
 
     written_field = "producer_position"
 
-    def _read(self, size: int, most: int) -> bytes:
+    def _read(self, size: int, most: int, into: memoryview) -> bytes:
         """Consume and return whole framed records."""
-        return self.buffer.read_framed(size, most)
+        return self.buffer.read_framed(size, most, into)
 
-    async def _copy_long(self, streams: Streams, size: int, may_sleep: bool) -> Record | None:
+    def n_consumed(self) -> int:
+        """Return the consumer's position."""
+        return int(self.stats().consumer_position)
+
+    async def _copy_long(self, streams: Streams, size: int, may_sleep: bool, keeping: Keeping) -> Record | None:
         """Copy the next record in parts, and answer other requests in between; then consume it."""
-        parts = await streams.when_free(self.buffer.parts, may_sleep)
+        parts = await streams.when_free(lambda: self.buffer.parts(keeping.room), may_sleep)
         if parts is None:
             return None
         try:
             while parts.copy(_PART_BYTES):
                 await streams.let_others_run()
-            return await streams.when_free(parts.consume, may_sleep)
+            return await streams.when_free(lambda: keeping.consume(parts.consume), may_sleep)
         except OSError as error:
             if error.errno != errno.ESTALE:
                 raise

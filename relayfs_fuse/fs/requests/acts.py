@@ -16,7 +16,7 @@ import trio
 
 from relayfs_fuse.errors import CommandError
 from relayfs_fuse.fs.commands.control import split_write
-from relayfs_fuse.fs.commands.jobs import LongJob
+from relayfs_fuse.fs.commands.jobs import Effect, LongJob
 from relayfs_fuse.fs.requests.turns import Turns
 
 if TYPE_CHECKING:
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from relayfs_fuse.fs.kinds.handles import JoinHandle
     from relayfs_fuse.fs.notes import Notes
     from relayfs_fuse.fs.opener import Opener
+    from relayfs_fuse.fs.requests.journal import Entry, Journal
     from relayfs_fuse.fs.requests.merging import Merging
     from relayfs_fuse.fs.requests.streams import Streams
     from relayfs_fuse.fs.traces.watch import Tracing
@@ -50,6 +51,7 @@ class Acts:
     commands, counters, tracing: carry out commands and requests; counters is None if they cannot be used
     errors: error_log
     notes: for the next server, if this one dies
+    journal: of these, those on commands
     naming: the lock that is held while names are added or removed
     implicit: removes directories above a removed channel
     """
@@ -61,6 +63,7 @@ class Acts:
     tracing: Tracing
     errors: ErrorLog
     notes: Notes
+    journal: Journal
     naming: trio.Lock
     implicit: ImplicitDirectories
     _turns: Turns = field(default_factory=Turns)
@@ -71,18 +74,32 @@ class Acts:
         async with self._joins.of(opener.uid):
             return await trio.to_thread.run_sync(act)
 
-    async def change_counters(self, text: bytes, opener: Opener) -> None:
+    async def change_counters(self, text: bytes, opener: Opener, unique: int) -> None:
         """Carry out the lines written to counters.names; CommandError: the first line that was refused."""
         counters = self.counters
         assert counters is not None
         line = ""
+        entry = self.journal.open(unique)
+
+        def change(line: str) -> None:
+            try:
+                counters.change(line, opener.uid, opener.groups)
+            except CommandError as error:
+                if not (was_begun and error.errno in (errno.EEXIST, errno.ENOENT)):
+                    raise
+            entry.n_done += 1
+
         try:
             async with self._turns.of(opener.uid):
-                for line in split_write(text):
-                    await trio.to_thread.run_sync(counters.change, line, opener.uid, opener.groups)
+                for line in split_write(text)[entry.n_done :]:
+                    was_begun = entry.was_begun
+                    entry.begin()
+                    await trio.to_thread.run_sync(change, line)
         except CommandError as error:
             log.info("%s", self.errors.error(line, error))
             raise
+        finally:
+            self.journal.close(unique)
 
     async def ask(self, handle: JoinHandle, request: bytes) -> None:
         """Carry out what a process wrote to `join`: take part in a trace, declare an event, or allocate a buffer.
@@ -117,23 +134,34 @@ class Acts:
         if session is not None:
             await self.tracing.leave(session)
 
-    async def command(self, text: bytes, opener: Opener) -> None:
-        """Carry out the lines written to `control`; CommandError: the first line that was refused."""
-        async with self._turns.of(opener.uid):
-            for line in self.commands.lines(text):
-                # Released between lines, for other users' commands, mkdir(2) and rmdir(2).
-                async with self.naming:
-                    removed = await self._carry_out(self.commands.run(line, opener))
-                if removed is not None:
-                    await self.implicit.remove_above(removed)
-        # This makes and removes directories through the mount, whose handlers wait for `naming`.
-        await self.tracing.compare_all()
+    async def command(self, text: bytes, opener: Opener, unique: int) -> None:
+        """Carry out the lines written to `control`; CommandError: the first line that was refused.
 
-    async def _carry_out(self, work: LineWork) -> str | None:
+        unique: the write(2), of which a server that has died may have carried out some lines
+        """
+        entry = self.journal.open(unique)
+        try:
+            async with self._turns.of(opener.uid):
+                for line in self.commands.lines(text)[entry.n_done :]:
+                    begun = entry if entry.was_begun else None
+                    # Released between lines, for other users' commands, mkdir(2) and rmdir(2).
+                    async with self.naming:
+                        removed = await self._carry_out(self.commands.run(line, opener, begun), entry)
+                    if removed is not None:
+                        await self.implicit.remove_above(removed)
+                    entry.n_done += 1
+            # This makes and removes directories through the mount, whose handlers wait for `naming`.
+            await self.tracing.compare_all()
+        finally:
+            self.journal.close(unique)
+
+    async def _carry_out(self, work: LineWork, entry: Entry) -> str | None:
         """Run the jobs that a command yields; return the path of the channel that it has removed, or None."""
         try:
             job = next(work)
             while True:
+                if isinstance(job, Effect):
+                    entry.begin(job.before)
                 try:
                     result = await self._do(job)
                 except (OSError, CommandError) as error:

@@ -88,7 +88,9 @@ class Operations(NameOperations):
         self._flushing = flushing
         if counters is not None:
             self.requests = counters.requests
-        self._acts = Acts(streams, merging, commands, counters, tracing, errors, notes, self._naming, self._implicit)
+        self._acts = Acts(
+            streams, merging, commands, counters, tracing, errors, notes, self._journal, self._naming, self._implicit
+        )
         self._files = OpenFiles(notes, tree, self._budget)
 
     # ---------------------------------------------------------------- attributes
@@ -157,7 +159,7 @@ class Operations(NameOperations):
             raise pyfuse3.FUSEError(errno.EBADF)
         request = tap.request()
         await self._acts.ask(handle, value[TOKEN_BYTES:])
-        self._files.note(handle, request.unique)
+        self._files.note(handle, request.number)
 
     async def removexattr(self, inode: int, name: bytes, ctx: pyfuse3.RequestContext) -> None:
         """Refuse: no attribute can be removed."""
@@ -213,14 +215,14 @@ class Operations(NameOperations):
         handle = self._files[fh]
         data = await handle.read(self._acts, off, size, request)
         self._keep(handle)
-        self._files.note(handle, request.unique)
+        self._files.note(handle, request.number)
         return data
 
     async def write(self, fh: int, off: int, buf: bytes) -> int:
         """Write to an open file."""
         request, handle = tap.request(), self._files[fh]
         await handle.write(self._acts, off, bytes(buf), request)
-        self._files.note(handle, request.unique)
+        self._files.note(handle, request.number)
         return len(buf)
 
     async def poll(
@@ -233,6 +235,7 @@ class Operations(NameOperations):
 
     def restore(self) -> list[int]:
         """Open the files again that a dead server had open; return the kernel's numbers of those that are polled."""
+        self._journal.restore()
         return self._files.restore(self._acts, self._unlisted)
 
     # ---------------------------------------------------------------- helpers

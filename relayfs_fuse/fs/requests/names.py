@@ -29,6 +29,7 @@ from relayfs_fuse.fs.nodes import Directory, Node, TextFile
 from relayfs_fuse.fs.notes import OPEN_DIRECTORY
 from relayfs_fuse.fs.opener import process_of
 from relayfs_fuse.fs.requests.budget import NAME_BYTES, Budget
+from relayfs_fuse.fs.requests.journal import Journal
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -112,6 +113,7 @@ class NameOperations(pyfuse3.Operations):
         self._errors = errors
         self._announcements = announcements
         self._notes = notes
+        self._journal = Journal(notes)
         self._handover = handover
         self._budget = Budget()
         self._listings: dict[int, list[tuple[str, Node]]] = {}
@@ -201,18 +203,23 @@ class NameOperations(pyfuse3.Operations):
             return announced
         if self._announcements.is_asking(tap.request().pid) or self._is_from_dead():
             raise pyfuse3.FUSEError(errno.EPERM)  # too late: the change was made without being announced
+        unique = tap.request().number
         async with self._naming:
             parent, text = self._directory(parent_inode), os.fsdecode(name)
             if parent.store_path is None:
                 raise pyfuse3.FUSEError(errno.EPERM)
             check_name(text)
             path = f"{parent.store_path}/{text}" if parent.store_path else text
-            if path in self._tree.channels or text in parent.children:
+            request = self._journal.open(unique)
+            there = parent.children.get(text)
+            if path in self._tree.channels or (there is not None and not request.was_begun):
                 raise pyfuse3.FUSEError(errno.EEXIST)
-            self._store.make_directory(path, mode)
-            node = self._tree.add_directory(path)
+            request.begin()
+            self._store.make_directory(path, mode, is_there=there is not None)
+            node = there or self._tree.add_directory(path)
             entry = self._entry(node)
             node.lookups += 1
+            self._journal.close(unique)
             return entry
 
     async def rmdir(self, parent_inode: int, name: bytes, ctx: pyfuse3.RequestContext) -> None:
@@ -223,10 +230,14 @@ class NameOperations(pyfuse3.Operations):
             return
         if self._is_from_dead():
             raise pyfuse3.FUSEError(errno.EPERM)
-        by_server = self._announcements.is_asking(tap.request().pid)
+        by_server, unique = self._announcements.is_asking(tap.request().pid), tap.request().number
         async with self._naming:
             parent = self._directory(parent_inode)
             node = parent.children.get(os.fsdecode(name))
+            request = self._journal.open(unique)
+            self._journal.close(unique)
+            if node is None and request.was_begun:
+                return
             if node is None:
                 raise pyfuse3.FUSEError(errno.ENOENT)
             if not isinstance(node, Directory):
@@ -242,6 +253,7 @@ class NameOperations(pyfuse3.Operations):
             # If the announcing thread is late, another program may have made a directory of the same name meanwhile.
             if by_server and not self._store.is_implicit(node.store_path):
                 raise pyfuse3.FUSEError(errno.EPERM)
+            request.begin()
             self._store.remove_directory(node.store_path)
             self._tree.detach(node)
             # An implicit directory goes with the last channel in it, or when the next server finds it empty. A user has

@@ -15,14 +15,16 @@ from typing import TYPE_CHECKING, Any
 
 from relayfs_fuse.fs import tap
 from relayfs_fuse.fs.channel_files import HoldFile
-from relayfs_fuse.fs.kinds.handles import GoneHandle
+from relayfs_fuse.fs.kinds.handles import GoneHandle, StoredHandle
+from relayfs_fuse.fs.kinds.records import restore_returned
 from relayfs_fuse.fs.nodes import Directory
-from relayfs_fuse.fs.notes import OPEN_FILE, RECORD, TEXT
+from relayfs_fuse.fs.notes import KEPT, OPEN_FILE, RECORD, TEXT
 from relayfs_fuse.fs.opener import Opener, Opening
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from relayfs_fuse.fs.kinds.base import Stored
     from relayfs_fuse.fs.kinds.handles import Handle
     from relayfs_fuse.fs.nodes import Node
     from relayfs_fuse.fs.notes import Notes
@@ -71,7 +73,7 @@ class OpenFiles:
         request = opening.request
         about = {
             "node": node.inode,
-            "open": request.unique,
+            "open": request.number,
             "flags": opening.flags,
             "stream": opening.as_stream,
             "thread": request.pid,
@@ -111,7 +113,7 @@ class OpenFiles:
     def close(self, number: int) -> None:
         """Forget a handle, which is closed."""
         self._files.pop(number, None)
-        for kind in (OPEN_FILE, TEXT, RECORD):
+        for kind in (OPEN_FILE, TEXT, KEPT, RECORD):
             self._notes.drop(kind, number)
 
     # ---------------------------------------------------------------- after the death of another server
@@ -133,7 +135,23 @@ class OpenFiles:
             self._files[number] = _OpenFile(handle, about, state)
             if "poll" in about:
                 polled.append(about["poll"])
+        restore_returned(self._notes, self._buffer)
+        self._consume_sent()
         return polled
+
+    def _consume_sent(self) -> None:
+        """Consume what the dead server has sent to a program, if it died before it could."""
+        unique, number, end = tap.last_reply()
+        stored = self._buffer(number) if unique and not tap.awaits(unique) else None
+        if stored is not None and stored.n_consumed() < end:
+            stored.buffer.consume_to(end)
+        tap.end_reply()
+
+    def _buffer(self, number: int) -> Stored[Any] | None:
+        """Return the buffer with an inode number, whose channel is shown or that is open; None: there is none."""
+        shown = (stored for channel in self._tree.channels.values() for stored in channel.buffers)
+        opened = (file.handle.stored for file in self._files.values() if isinstance(file.handle, StoredHandle))
+        return next((stored for stored in (*opened, *shown) if stored.inode == number), None)
 
     def _open_again(
         self,

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from relayfs_fuse.fs.kinds.base import Stored
     from relayfs_fuse.fs.requests.waiting import Waiting
+    from relayfs_fuse.fs.taking import Taking
 
 Result = TypeVar("Result")
 
@@ -39,12 +40,14 @@ class Streams:
     """Reads and writes of relay files.
 
     waiting: tells when a buffer has data
+    taking: what is noted before records are consumed or written
     peeks: lets one read of each open file peekN go on at a time, by the number of its handle
     long_records: lets one record of each buffer be copied in parts at a time, by the id() of its Stored
     """
 
-    def __init__(self, waiting: Waiting) -> None:
+    def __init__(self, waiting: Waiting, taking: Taking) -> None:
         self.waiting = waiting
+        self.taking = taking
         self.peeks = Turns()
         self.long_records = Turns()
         self._sleeping: dict[int, trio.CancelScope] = {}
@@ -115,18 +118,24 @@ class Streams:
 
         OSError: EAGAIN instead of ENOSPC for O_NONBLOCK; EBUSY, another writer has the lock for more than WRITERS_S.
         """
+        if self.taking.was_written(request.number, stored, data):
+            return
         if len(data) > RECORD_MAX:
             stored.buffer.refuse_too_large(len(data))
         deadline = trio.current_time() + WRITERS_S
         while True:
+            self.taking.begin_write(request.number, stored)
             try:
                 stored.buffer.write(data)
-                return
             except OSError as error:
+                self.taking.end_write(is_written=False)
                 if error.errno == errno.ENOSPC and request.nonblocking:
                     raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN)) from error
                 stored.note(error)
                 # EBUSY: another program has the buffer's lock, in scheme locking.
                 if error.errno != errno.EBUSY or trio.current_time() >= deadline:
                     raise
+            else:
+                self.taking.end_write(is_written=True)
+                return
             await trio.sleep(BUSY_FIRST_S)

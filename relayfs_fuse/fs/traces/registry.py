@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 from relayfs_fuse import native
 from relayfs_fuse.errors import CommandError
 from relayfs_fuse.fs.commands import trace_control
-from relayfs_fuse.fs.commands.jobs import LongJob
+from relayfs_fuse.fs.commands.jobs import Effect, LongJob
 from relayfs_fuse.fs.early import take
 from relayfs_fuse.fs.kinds.base import Backing
 from relayfs_fuse.fs.nodes import Directory, JoinFile, MappedFile, Node, TraceDirectory
@@ -361,10 +361,15 @@ class Traces:
 
     # ---------------------------------------------------------------- commands
 
-    def run(self, command: TraceCommand, uid: int) -> Work:
-        """Carry out a command for a user; commands/channel.py explains the jobs that it yields. CommandError."""
+    def run(self, command: TraceCommand, uid: int, was_begun: bool = False) -> Work:
+        """Carry out a command for a user; commands/channel.py explains the jobs that it yields. CommandError.
+
+        was_begun: whether a server has begun it that died
+        """
         if uid not in (0, os.geteuid()):
             raise command.refuse(errno.EPERM, f"traces are for root and user {os.geteuid()}, whose mount this is")
+        if was_begun and (command.name in self._slots) == (command.action == "create"):
+            return
         if command.action == "create":
             yield from self._create(command)
             return
@@ -390,6 +395,7 @@ class Traces:
         slot = self._free_slot(command)
         self._check_name(command)
         trace, notice = plan(command, self._store, self._control.new_id, self._boot)
+        yield Effect(bool)
         # Before the directory is made, because a directory without an entry is taken for a plain one.
         self._control.set(slot, trace)
         try:
@@ -443,7 +449,7 @@ class Traces:
         """Hide the trace's directory, change the control file, wait for the recorder, and delete the directory."""
         name = command.name
         try:
-            hidden: str = yield lambda: self._store.hide(name)
+            hidden: str = yield Effect(lambda: self._store.hide(name))
         except OSError as error:
             message = f"{os.path.join(self._store.directory, name)} could not be renamed: {error.strerror}"
             raise command.refuse(error.errno or errno.EIO, message) from error

@@ -23,7 +23,7 @@ import trio
 from relayfs_fuse import native
 from relayfs_fuse.errors import CommandError
 from relayfs_fuse.fs.commands.condition import compile_conditions
-from relayfs_fuse.fs.commands.jobs import LongJob
+from relayfs_fuse.fs.commands.jobs import Effect, LongJob
 from relayfs_fuse.fs.commands.trigger_control import parse
 from relayfs_fuse.fs.ours import why_not_ours
 from relayfs_fuse.fs.traces.triggered import TriggeredFile
@@ -92,10 +92,15 @@ class Triggers:
 
     # ---------------------------------------------------------------- commands
 
-    def run(self, command: TriggerCommand, uid: int) -> Work:
-        """Carry out a command for a user; commands/channel.py explains the jobs that it yields. CommandError."""
+    def run(self, command: TriggerCommand, uid: int, was_begun: bool) -> Work:
+        """Carry out a command for a user; commands/channel.py explains the jobs that it yields. CommandError.
+
+        was_begun: whether a server has begun it that died, so that it may be done
+        """
         if uid not in (0, os.geteuid()):
             raise command.refuse(errno.EPERM, f"triggers are for root and user {os.geteuid()}, whose mount this is")
+        if was_begun and self._is_done(command):
+            return
         if command.action == "remove":
             yield from self._remove(command)
             return
@@ -114,6 +119,12 @@ class Triggers:
         trace = self._traces.find(name)
         return [] if trace is None else self._by_trace.get(trace.id, [])
 
+    def _is_done(self, command: TriggerCommand) -> bool:
+        there = [one for name in self._traces.names for one in self._of(name)]
+        if command.action == "remove":
+            return command.name not in {_name(one) for one in there}
+        return command.line.strip(" \t") in {one.line for one in there}
+
     def _remove(self, command: TriggerCommand) -> Work:
         owners = {_name(one): trace for trace in self._traces.names for one in self._of(trace)}
         trace = self._traces.find(owners.get(command.name, ""))
@@ -126,7 +137,7 @@ class Triggers:
     def _write(self, command: TriggerCommand, trace: Trace, definitions: list[Definition]) -> Work:
         directory = self._store.locate(trace.name)
         try:
-            yield lambda: write_definitions(directory, definitions)
+            yield Effect(lambda: write_definitions(directory, definitions))
         except OSError as error:
             message = f"{directory} could not be written to: {error.strerror}"
             raise command.refuse(error.errno or errno.EIO, message) from error

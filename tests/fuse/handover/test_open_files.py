@@ -25,9 +25,14 @@ def kill(mount: Mount) -> Callable[[], None]:
     """Give a function that kills the server; ten that live no longer than a second together would be too many."""
     mount.expect(DIED)
 
+    def n_successors() -> int:
+        return mount.log.read_text().count("this one has taken over")
+
     def kill() -> None:
-        time.sleep(0.12)
+        time.sleep(0.11)
+        n_before = n_successors()
         mount.kill_server()
+        wait_until(lambda: n_successors() > n_before, "there is a successor")
 
     return kill
 
@@ -86,6 +91,38 @@ def test_a_writer_goes_on(mount: Mount, kill: Callable[[], None]) -> None:
             os.write(descriptor, lines(1, n))
             kill()
     assert path.read_bytes() == lines(6)
+
+
+def test_who_has_read_a_part_reads_the_rest_and_can_go_back(mount: Mount, kill: Callable[[], None]) -> None:
+    path = mount.create("log", "buffers=single subbuf_size=64K n_subbufs=4")
+    path.write_bytes(lines(20))
+    with path.open("rb", buffering=0) as file:
+        got = b""
+        for _ in range(10):
+            got += file.read(60)
+            kill()
+        assert got == lines(20)[:600]
+        file.seek(-100, os.SEEK_CUR)
+        assert file.read(100) == got[-100:]
+        kill()
+        got += file.read()
+        assert got == lines(20)
+        assert file.read() == b""
+
+
+@pytest.mark.parametrize("options", ["type=ring size=64K framing=line", "times=mono"])
+def test_a_record_that_was_read_in_part_is_read_to_its_end(
+    mount: Mount, kill: Callable[[], None], options: str
+) -> None:
+    path = mount.create("log", f"buffers=single {options}")
+    for n in range(3):
+        path.write_bytes(lines(3, 10 * n))
+    with path.open("rb", buffering=0) as file:
+        got = b""
+        while piece := file.read(7):
+            got += piece
+            kill()
+    assert b"".join(got.split()) == b"".join((lines(3) + lines(3, 10) + lines(3, 20)).split())
 
 
 def test_a_text_that_was_begun_is_read_to_its_end(mount: Mount, kill: Callable[[], None]) -> None:

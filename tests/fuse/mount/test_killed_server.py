@@ -3,13 +3,49 @@
 import os
 import signal
 import subprocess
+import sys
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
-from mounts import DEADLINE_S, Mount
+from mounts import DEADLINE_S, Mount, wait_until
 
+# relayfs whose first server kills itself when it has taken a request of its own thread, and has not yet answered it.
+SUICIDAL = f"""#!{sys.executable}
+import os, signal, sys
+from relayfs_fuse.cli import mount
+from relayfs_fuse.fs.requests.announcements import Announcements
+
+really, died = Announcements.take, sys.argv[0] + ".died"
+
+def take(self, thread, path):
+    if self.is_asking(thread) and not os.path.exists(died):
+        open(died, "w").close()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return really(self, thread, path)
+
+Announcements.take = take
+sys.exit(mount.main())
+"""
 DIED = "WARNING: the server before, process .* has died"
+
+
+def test_a_server_that_is_killed_while_it_waits_for_its_own_mount_is_succeeded(
+    make_mount: Callable[..., Mount], tmp_path: Path
+) -> None:
+    wrapper = tmp_path / "relayfs"
+    wrapper.write_text(SUICIDAL)
+    wrapper.chmod(0o755)
+    mount = make_mount(start=False)
+    mount.program = wrapper
+    mount.expect(DIED)
+    mount.start()
+    first = mount.server
+    mount.command("trace create t")
+    assert mount.server != first
+    assert (mount.path / "t").is_dir()
+    wait_until(lambda: not Path(f"/proc/{first}").exists(), "nothing of the first server is left")
 
 
 def test_after_ten_deaths_in_a_row_the_mount_is_given_up(make_mount: Callable[..., Mount]) -> None:

@@ -1,0 +1,114 @@
+"""What is noted before records are consumed, or a record is written, for the server after this one.
+
+Records leave a buffer before the reply that has them is sent. So they are copied into memory that the next server has,
+too, the library says there what it is about to consume (<relayfs/store.h>, relay_taken_store()), and then it does.
+
+    killed before the library has said so   nothing is consumed: the kernel asks again, and the read(2) begins anew
+    killed then                             the consumer's position tells whether it is consumed
+    killed after that                       the kernel tells whether it has the reply; if not, it gets the copy
+
+A write(2) to a relay file is noted likewise.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, NamedTuple
+
+from relayfs_fuse.fs import tap
+from relayfs_fuse.fs.notes import AGAIN, AREA_BYTES, PAGE_BYTES
+from relayfs_fuse.native.memory import store_taken
+
+if TYPE_CHECKING:
+    from typing import Any
+
+    from relayfs_fuse.fs.kinds.base import Stored
+    from relayfs_fuse.fs.notes import Notes
+
+# The words of the second half of the page: of struct relay_taken, and those of begin() and of a write(2).
+_POSITION, _LENGTH, _UNIQUE, _HANDLE, _PLACE = range(5)
+_WRITE, _WRITE_STATE, _WRITE_BEFORE = range(8, 11)
+# Where the records are: in the area, or in the note RECORD of the handle.
+IN_AREA, IN_RECORD = 1, 2
+# Of a write(2): it is being carried out; it is.
+_BEGUN, _DONE = 1, 2
+_REQUEST = struct.Struct("=QQ")
+
+
+class Again(NamedTuple):
+    """Data that left a buffer, and may not have reached the program.
+
+    unique: the read(2)
+    returned: the number of the note RETURNED that had it; 0: none
+    """
+
+    unique: int
+    returned: int
+    data: bytes
+
+    def pack(self) -> bytes:
+        """Return the note AGAIN that says it."""
+        return _REQUEST.pack(self.unique, self.returned) + self.data
+
+    @classmethod
+    def unpack(cls, note: bytes) -> Again:
+        """Return what a note AGAIN says."""
+        unique, returned = _REQUEST.unpack_from(note)
+        return cls(unique, returned, note[_REQUEST.size :])
+
+
+class Taking:
+    """The second half of the page, and the area.
+
+    notes: of the mount
+    area: where records are copied
+    """
+
+    def __init__(self, notes: Notes) -> None:
+        self.notes = notes
+        half = memoryview(notes.memory)[PAGE_BYTES // 2 : PAGE_BYTES]
+        self.area = memoryview(notes.memory)[PAGE_BYTES : PAGE_BYTES + AREA_BYTES]
+        self._words = half.cast("Q")
+        store_taken(half)
+
+    def begin(self, unique: int, handle: int, place: int) -> None:
+        """Note that a read(2) is going to consume records; without another await the reply is sent."""
+        words = self._words
+        words[_LENGTH] = 0
+        words[_UNIQUE], words[_HANDLE], words[_PLACE] = unique, handle, place
+
+    def consumed(self, handle: int, place: int, stored: Stored[Any]) -> int:
+        """Return how many bytes a dead server has copied to a place for a handle, and consumed; 0: none."""
+        words = self._words
+        if (words[_HANDLE], words[_PLACE]) != (handle, place) or not words[_LENGTH]:
+            return 0
+        return words[_LENGTH] if stored.n_consumed() >= words[_POSITION] else 0
+
+    def left(self, handle: int, stored: Stored[Any]) -> Again | None:
+        """Return what a dead server has consumed for a handle, if the program has not got it."""
+        note = self.notes.get(AGAIN, handle)
+        again = None if note is None else Again.unpack(note)
+        length = self.consumed(handle, IN_AREA, stored)
+        if length:
+            again = Again(self._words[_UNIQUE], 0, bytes(self.area[:length]))
+        return again if again and tap.awaits(again.unique) else None
+
+    def begin_write(self, unique: int, stored: Stored[Any]) -> None:
+        """Note that a write(2) is about to be carried out, and what was written before."""
+        words = self._words
+        words[_WRITE_STATE] = 0
+        words[_WRITE], words[_WRITE_BEFORE] = unique, stored.n_written()
+        words[_WRITE_STATE] = _BEGUN
+
+    def end_write(self, *, is_written: bool) -> None:
+        """Note that the write(2) was carried out, or refused."""
+        self._words[_WRITE_STATE] = _DONE if is_written else 0
+
+    def was_written(self, unique: int, stored: Stored[Any], data: bytes) -> bool:
+        """Whether a dead server has carried out a write(2) of a record, which the kernel asks for again."""
+        words = self._words
+        if words[_WRITE] != unique or not words[_WRITE_STATE]:
+            return False
+        is_written = words[_WRITE_STATE] == _DONE or stored.has_written(data, words[_WRITE_BEFORE])
+        words[_WRITE_STATE] = _DONE if is_written else 0
+        return is_written
