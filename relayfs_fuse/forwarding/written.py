@@ -185,7 +185,7 @@ class PacketsFile(Written):
         head: that of the packet there
         """
         if self._stream is None:
-            self._open(before(head))
+            self._open(head.before())
         if end > self.tail:
             assert self._stream
             with temporary_errors_mean_full(self.path):

@@ -20,6 +20,7 @@ from relayfs_fuse.fs.notes import AGAIN, AREA_BYTES, PAGE_BYTES
 from relayfs_fuse.native.memory import store_taken
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
     from relayfs_fuse.fs.kinds.base import Stored
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
 # The words of the second half of the page: of struct relay_taken, and those of begin() and of a write(2).
 _POSITION, _LENGTH, _UNIQUE, _HANDLE, _PLACE = range(5)
-_WRITE, _WRITE_STATE, _WRITE_BEFORE = range(8, 11)
+_WRITE, _WRITE_STATE, _WRITE_BEFORE, _WRITE_BUFFER = range(8, 12)
 # Where the records are: in the area, or in the note RECORD of the handle.
 IN_AREA, IN_RECORD = 1, 2
 # Of a write(2): it is being carried out; it is.
@@ -69,6 +70,7 @@ class Taking:
         half = memoryview(notes.memory)[PAGE_BYTES // 2 : PAGE_BYTES]
         self.area = memoryview(notes.memory)[PAGE_BYTES : PAGE_BYTES + AREA_BYTES]
         self._words = half.cast("Q")
+        self._written = b""
         store_taken(half)
 
     def begin(self, unique: int, handle: int, place: int) -> None:
@@ -97,18 +99,28 @@ class Taking:
         """Note that a write(2) is about to be carried out, and what was written before."""
         words = self._words
         words[_WRITE_STATE] = 0
-        words[_WRITE], words[_WRITE_BEFORE] = unique, stored.n_written()
+        words[_WRITE], words[_WRITE_BEFORE], words[_WRITE_BUFFER] = unique, stored.n_written(), stored.inode
         words[_WRITE_STATE] = _BEGUN
 
     def end_write(self, *, is_written: bool) -> None:
         """Note that the write(2) was carried out, or refused."""
         self._words[_WRITE_STATE] = _DONE if is_written else 0
 
-    def was_written(self, unique: int, stored: Stored[Any], data: bytes) -> bool:
+    def look_for_write(self, find: Callable[[int], Stored[Any] | None]) -> None:
+        """If a server died in a write(2), look what was written since that began, before anybody reads it.
+
+        find: returns the buffer with an inode number; None: there is none
+        """
+        words = self._words
+        if words[_WRITE_STATE] == _BEGUN and tap.awaits(words[_WRITE]):
+            stored = find(words[_WRITE_BUFFER])
+            self._written = stored.written_since(words[_WRITE_BEFORE]) if stored else b""
+
+    def was_written(self, unique: int, data: bytes) -> bool:
         """Whether a dead server has carried out a write(2) of a record, which the kernel asks for again."""
         words = self._words
         if words[_WRITE] != unique or not words[_WRITE_STATE]:
             return False
-        is_written = words[_WRITE_STATE] == _DONE or stored.has_written(data, words[_WRITE_BEFORE])
+        is_written = words[_WRITE_STATE] == _DONE or data in self._written
         words[_WRITE_STATE] = _DONE if is_written else 0
         return is_written

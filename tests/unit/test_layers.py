@@ -20,6 +20,7 @@ PYTHON_LAYERS = [
     {"channel", "channel_reader", "counters", "handler", "reader", "ring", "shown", "trace"},
     {""},  # the package itself: it names the API
     {"tracefiles", "fs.mounts", "fs.tap", "fs.notes"},
+    {"fs.taking"},
     {"reading"},
     {"fs.kinds", "fs.commands"},
     {"fs"},

@@ -281,13 +281,13 @@ class Stored(ABC, Generic[Memory]):
         """Return the position of the consumer, in the unit of struct relay_taken; OSError as of stats()."""
         return int(self.stats().consumed_bytes)
 
-    def has_written(self, data: bytes, before: int) -> bool:
-        """Whether a record was written since n_written() was `before`, as far as what is unread tells."""
-        if self.n_written() == before:
-            return False
+    def written_since(self, before: int) -> bytes:
+        """Return what is unread and was written since n_written() was `before`; it may be more."""
+        length = self.n_written() - before
+        if length <= 0:
+            return b""
         with closing(self.buffer.peek()) as peek:
-            unread = b"".join(iter(lambda: peek.copy(SEARCHED_BYTES), b""))
-        return data in unread
+            return b"".join(iter(lambda: peek.copy(SEARCHED_BYTES), b""))[-length:]
 
     def _written_by(self, stats: Fields) -> int:
         return int(getattr(stats, self.written_field))

@@ -137,6 +137,7 @@ class OpenFiles:
                 polled.append(about["poll"])
         restore_returned(self._notes, self._buffer)
         self._consume_sent()
+        acts.streams.taking.look_for_write(self._buffer)
         return polled
 
     def _consume_sent(self) -> None:

@@ -118,7 +118,7 @@ class Streams:
 
         OSError: EAGAIN instead of ENOSPC for O_NONBLOCK; EBUSY, another writer has the lock for more than WRITERS_S.
         """
-        if self.taking.was_written(request.number, stored, data):
+        if self.taking.was_written(request.number, data):
             return
         if len(data) > RECORD_MAX:
             stored.buffer.refuse_too_large(len(data))

@@ -362,10 +362,7 @@ class Traces:
     # ---------------------------------------------------------------- commands
 
     def run(self, command: TraceCommand, uid: int, was_begun: bool = False) -> Work:
-        """Carry out a command for a user; commands/channel.py explains the jobs that it yields. CommandError.
-
-        was_begun: whether a server has begun it that died
-        """
+        """Carry out a command, which a server that died may have begun; commands/channel.py explains the jobs."""
         if uid not in (0, os.geteuid()):
             raise command.refuse(errno.EPERM, f"traces are for root and user {os.geteuid()}, whose mount this is")
         if was_begun and (command.name in self._slots) == (command.action == "create"):

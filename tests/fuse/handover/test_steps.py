@@ -1,0 +1,222 @@
+"""The server dies at each step of a request: the request is carried out once."""
+
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from build import PLAIN, compile_c
+from mounts import Mount, serving, tmpfs_directory, wait_until
+from traffic import lines
+
+HERE = Path(__file__).parent
+DIED = "WARNING: the server before, process .* has died"
+
+# relayfs which dies before or after a function, once, when the file $STRIKE says so.
+STRUCK = f"""#!{sys.executable}
+import functools, importlib, os, signal, sys
+from relayfs_fuse.cli import mount
+
+def strike(step):
+    try:
+        with open(os.environ["STRIKE"]) as file:
+            is_struck = file.read() == step
+    except FileNotFoundError:
+        return
+    if is_struck:
+        os.unlink(os.environ["STRIKE"])
+        os.kill(os.getpid(), signal.SIGKILL)
+
+def make(name, really):
+    @functools.wraps(really)
+    def stepped(*args, **options):
+        strike(f"before {{name}}")
+        result = really(*args, **options)
+        strike(f"after {{name}}")
+        return result
+    return stepped
+
+for word in sys.argv.pop().split(","):
+    module, owner, name = word.split(":")
+    place = getattr(importlib.import_module(f"relayfs_fuse.{{module}}"), owner)
+    setattr(place, name, make(name, getattr(place, name)))
+sys.exit(mount.main())
+"""
+# By the name of a function, where it is.
+PLACES = {
+    "begin_write": "fs.taking:Taking",
+    "end_write": "fs.taking:Taking",
+    "note": "fs.requests.open_files:OpenFiles",
+    "add": "fs.requests.open_files:OpenFiles",
+    "close": "fs.requests.open_files:OpenFiles",
+    "_take_at_once": "fs.kinds.records:RecordHandle",
+    "take": "fs.kinds.records:StoredRecords",
+    "_give_part": "fs.kinds.records:RecordHandle",
+    "consume": "fs.kinds.records:Keeping",
+    "room": "fs.kinds.records:Keeping",
+    "create": "fs.store:Store",
+    "remove": "fs.store:Store",
+    "make_directory": "fs.store:Store",
+    "remove_directory": "fs.store:Store",
+    "hide": "fs.store:Store",
+    "_make_directory": "fs.traces.registry:Traces",
+    "change": "fs.counters:Counters",
+    "add_channel": "fs.tree:Tree",
+}
+
+
+@dataclass
+class Struck:
+    """A mount whose server dies where it is told to."""
+
+    mount: Mount
+    file: Path
+
+    def at(self, step: str) -> None:
+        """Have the server die at a step, once; ten that live no longer than a second together would be too many."""
+        time.sleep(0.11)
+        self.file.with_suffix(".new").write_text(step)
+        self.n_before = self._n_successors()
+        self.file.with_suffix(".new").rename(self.file)
+
+    def check(self) -> None:
+        """It has died there."""
+        wait_until(lambda: self._n_successors() > self.n_before, "it has a successor")
+        assert not self.file.exists()
+
+    def _n_successors(self) -> int:
+        return self.mount.log.read_text().count("this one has taken over")
+
+
+@pytest.fixture(scope="module")
+def struck(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Struck]:
+    directory = tmp_path_factory.mktemp("struck")
+    file, program = directory / "step", directory / "relayfs"
+    places = ",".join(f"{place}:{name}" for name, place in PLACES.items())
+    program.write_text(STRUCK.replace("sys.argv.pop()", repr(places)))
+    program.chmod(0o755)
+    library = compile_c([HERE / "strike.c"], directory / "strike.so", PLAIN, "-shared", "-fPIC")
+    with tmpfs_directory() as above, serving(above / "store") as make, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LD_PRELOAD", str(library))
+        patch.setenv("STRIKE", str(file))
+        mount = make("counters=64", start=False, is_forked=False)
+        mount.program = program
+        mount.expect(DIED)
+        mount.start()
+        patch.undo()
+        yield Struck(mount, file)
+
+
+@pytest.fixture
+def at(struck: Struck) -> Iterator[Callable[[str], None]]:
+    yield struck.at
+    struck.mount.clear()
+
+
+def both(*names: str) -> list[str]:
+    return [f"{when} {name}" for name in ("writev", *names) for when in ("before", "after")]
+
+
+@pytest.mark.parametrize("step", both("note", "close", "add"))
+@pytest.mark.parametrize("wait", ["wait", "nowait"])
+def test_bytes_are_read_once(struck: Struck, at: Callable[[str], None], step: str, wait: str) -> None:
+    path = struck.mount.create("log", f"buffers=single read={wait} subbuf_size=64K n_subbufs=4")
+    got = b""
+    path.write_bytes(lines(3))
+    if step.endswith("add"):
+        at(step)
+    for n in range(3):
+        descriptor = os.open(path, os.O_RDONLY)
+        if n == 1 and not step.endswith("add"):
+            at(step)
+        got += os.read(descriptor, 20)
+        got += os.read(descriptor, len(lines(1)) - 20)
+        os.close(descriptor)
+    if wait == "wait" and step.endswith("note"):
+        struck.file.unlink(missing_ok=True)  # a stream has nothing to be noted
+    else:
+        struck.check()
+    assert got == lines(3)
+    assert struck.mount.shown("log", "unread_bytes") == "0"
+
+
+@pytest.mark.parametrize("step", both("_take_at_once", "take", "_give_part", "consume", "room", "note"))
+@pytest.mark.parametrize("options", ["type=ring size=64K", "times=mono"])
+def test_records_are_read_once(struck: Struck, at: Callable[[str], None], step: str, options: str) -> None:
+    path = struck.mount.create("log", f"buffers=single {options}")
+    for n in range(4):
+        path.write_bytes(lines(1, n))
+    with path.open("rb", buffering=0) as file:
+        at(step)
+        got = file.read(len(lines(1)))
+        pieces = [file.read(7)]
+        while pieces[-1] and len(b"".join(pieces)) < len(lines(1)):
+            pieces.append(file.read(7))
+        rest = file.read(4096)
+    struck.check()
+    assert got + b"".join(pieces) + rest == lines(4)
+    assert struck.mount.shown("log", "unread_bytes") == "0"
+
+
+@pytest.mark.parametrize("step", both("begin_write", "end_write", "note"))
+@pytest.mark.parametrize("options", ["", "type=ring size=64K", "scheme=locking"])
+def test_a_record_is_written_once(struck: Struck, at: Callable[[str], None], step: str, options: str) -> None:
+    path = struck.mount.create("log", f"buffers=single {options}")
+    with path.open("wb", buffering=0) as file:
+        at(step)
+        for n in range(3):
+            file.write(lines(1, n))
+    if step.endswith("note"):
+        struck.file.unlink(missing_ok=True)  # not of all files
+    else:
+        struck.check()
+    assert path.read_bytes() == lines(3)
+
+
+@pytest.mark.parametrize(
+    ("step", "command"),
+    [
+        *((step, "create") for step in both("create", "add_channel")),
+        *((step, "remove") for step in both("remove", "hide")),
+        *((step, "trace create") for step in both("_make_directory")),
+        *((step, "trace remove") for step in both("hide")),
+    ],
+)  # fmt: skip
+def test_a_command_is_carried_out_once(struck: Struck, at: Callable[[str], None], step: str, command: str) -> None:
+    mount = struck.mount
+    is_trace, makes = command.startswith("trace"), command.endswith("create")
+    name = "t" if is_trace else "a/b"
+    if not makes:
+        mount.command(f"{command.replace('remove', 'create')} {name}")
+    at(step)
+    mount.command(f"create other buffers=single\n{command} {name}\ncreate another buffers=single\n")
+    struck.check()
+    assert {"other", "another"} <= {path.name for path in mount.path.iterdir()}
+    assert ((mount.path / name).exists() if is_trace else (mount.path / f"{name}0").exists()) == makes
+    assert mount.error_log == ""
+    if is_trace and makes:
+        mount.command("trace remove t")
+
+
+@pytest.mark.parametrize("step", both("make_directory", "remove_directory"))
+def test_a_directory_is_made_and_removed_once(struck: Struck, at: Callable[[str], None], step: str) -> None:
+    directory = struck.mount.path / "directory"
+    at(step)
+    directory.mkdir(mode=0o700)
+    assert directory.stat().st_mode & 0o777 == 0o700
+    directory.rmdir()
+    struck.check()
+    assert not directory.exists()
+
+
+@pytest.mark.parametrize("step", both("change"))
+def test_a_counter_is_changed_once(struck: Struck, at: Callable[[str], None], step: str) -> None:
+    mount = struck.mount
+    at(step)
+    name = step.replace(" ", "_")
+    (mount.path / "counters.names").write_text(f"add {name}\n")
+    struck.check()
+    assert (mount.path / "counters.names").read_text().count(name) == 1
