@@ -12,12 +12,49 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { OFFERED_S = 10 }; /* seconds that a process has to lock .events of a directory that it was offered */
+enum {
+	OFFERED_S = 10, /* seconds that a process has to lock .events of a directory that it was offered */
+	OWN_MAX = 64
+};
+
+/* The descriptors with which this process has locked .events of its directories, the last OWN_MAX of them. close(2) of any
+ * other descriptor of such a file would release the lock, so relay_trace_is_alive() must not open it. Under
+ * relay_trace_lock(). */
+static struct {
+	pid_t pid; /* whose they are: a child of fork() has no locks */
+	unsigned n;
+	int fds[OWN_MAX];
+} own;
+
+static void note_own(int fd)
+{
+	const pid_t pid = getpid();
+	if (own.pid != pid)
+		own.n = 0;
+	own.pid = pid;
+	own.fds[own.n++ % OWN_MAX] = fd;
+}
+
+static bool is_own(const char *path)
+{
+	struct stat by_name, opened;
+	if (own.pid != getpid() || stat(path, &by_name))
+		return false;
+	for (unsigned i = 0; i < own.n && i < OWN_MAX; i++)
+		/* One that was closed since may have been opened for another file. */
+		if (fstat(own.fds[i], &opened) == 0 && opened.st_dev == by_name.st_dev &&
+		    opened.st_ino == by_name.st_ino)
+			return true;
+	return false;
+}
 
 int relay_trace_lock_events(int fd)
 {
 	struct flock lock = {.l_type = F_RDLCK, .l_whence = SEEK_SET};
-	return fcntl(fd, F_SETLK, &lock) ? -errno : 0;
+	if (fcntl(fd, F_SETLK, &lock))
+		return -errno;
+	note_own(fd);
+	return 0;
 }
 
 static bool is_locked(int fd)
@@ -48,6 +85,8 @@ int relay_trace_is_alive(const char *dir)
 	char path[PATH_MAX];
 	if (snprintf(path, sizeof(path), "%s/.events", dir) >= (int)sizeof(path))
 		return 0;
+	if (is_own(path))
+		return 1;
 	int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
 	if (fd < 0)
 		return 0;

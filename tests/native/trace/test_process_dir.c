@@ -268,6 +268,23 @@ TEST(who_was_told_is_believed_for_a_while)
 	CHECK_EQ(relay_trace_is_alive(in_trace(name)), 1);
 }
 
+/* close(2) of any descriptor of .events would release it. */
+TEST(a_process_that_asks_whether_its_own_directory_is_alive_keeps_its_lock)
+{
+	char name[RELAY_TRACE_NAME_BYTES];
+	int lock, status;
+	make_trace_dir();
+	CHECK_EQ(make(RELAY_TRACE_PERPROCESS, "a", &lock, name), 0);
+	CHECK_EQ(relay_trace_is_alive(in_trace(name)), 1);
+	pid_t other = fork();
+	if (!other)
+		_exit(relay_trace_is_alive(in_trace(name)));
+	CHECK_EQ(waitpid(other, &status, 0), other);
+	CHECK_EQ(WEXITSTATUS(status), 1);
+	close(lock);
+	CHECK_EQ(relay_trace_is_alive(in_trace(name)), 0);
+}
+
 TEST(what_is_removed_is_closed_and_gone)
 {
 	char name[RELAY_TRACE_NAME_BYTES];
