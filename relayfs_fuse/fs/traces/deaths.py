@@ -187,10 +187,15 @@ class Deaths:
         await self._announcements.remove(CRASHED_NAME, {one: partial(self._hide, one) for one in removed})
         await self._announcements.make(CRASHED_NAME, {made: partial(self._show, made)})
 
-    def _show(self, name: str) -> Node:
+    def _show(self, name: str) -> Node | None:
         node = CardDirectory(name, os.path.join(self._cards.directory, name), partial(self._cards.remove, name))
         self._tree.attach(self._directory, node)
-        node.fill(self._tree)
+        try:
+            node.fill(self._tree)
+        except OSError as error:
+            log.info("crash card %s: %s", name, error)
+            self._tree.detach(node)
+            return None
         return node
 
     def _hide(self, name: str) -> None:
@@ -334,9 +339,13 @@ class Deaths:
 
     def _decide(self, watched: _Watched) -> None:
         """Note for the next server that nothing is to be decided about this process any more."""
-        path = os.path.join(watched.process.directory, _DECIDED)
+        directory = watched.process.directory
         with suppress(OSError):
+            status = os.stat(directory)
+            path = os.path.join(directory, _DECIDED)
             os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, PERMS["OWN"]))
+            # By this time memory= of the trace gives up the oldest directories first.
+            os.utime(directory, ns=(status.st_atime_ns, status.st_mtime_ns))
         self._end(watched)
 
     def _end(self, watched: _Watched) -> None:
