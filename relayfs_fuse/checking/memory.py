@@ -9,6 +9,7 @@ from contextlib import closing, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from relayfs_fuse.checking.account import Account
 from relayfs_fuse.checking.finding import lasting, of_regular, raise_shortage, rights
 from relayfs_fuse.native import faults
 from relayfs_fuse.native.faults import Faults
@@ -40,6 +41,7 @@ class Memories:
     most: the permissions that they may have
     wanted: the type that they must have; None: any
     inspect: called with the view of each sound file of type `wanted`; yields further findings
+    account: of the records of all sound files; None: one could not be made
     """
 
     def __init__(
@@ -54,12 +56,14 @@ class Memories:
         self._wanted = wanted
         self._inspect = inspect
         self.first: Sound | None = None
+        self.account: Account | None = Account()
         self._owner: int | None = None
 
     def check(self) -> Iterator[Finding]:
         """Yield what is wrong; nothing if the directory is removed or replaced meanwhile."""
         try:
             directory = os.stat(self._place.file).st_ino
+            self.account = Account()
             found = list(self._check())
             if not found or os.stat(self._place.file).st_ino == directory:
                 yield from found
@@ -131,10 +135,20 @@ class Memories:
                 is_now = f"buffer {stats.cpu} of {stats.n_buffers}"
                 yield place.damage(is_now, f"{wanted[0]} of {wanted[1]}", "its place in the channel")
             yield from self._compare_first(place, kind, stats)
+            yield from self._add_up(place, kind, stats)
             if self._wanted in {None, kind}:
                 yield from self._inspect(place, memory)
             else:
                 yield place.damage(kind, self._wanted, "its type")
+
+    def _add_up(self, place: Place, kind: str, stats: Fields) -> Iterator[Finding]:
+        account = Account.of(kind, stats)
+        if account is not None and account.fault:
+            yield place.damage(account.fault, "at most as many", "the account of records")
+        if self.account is not None and account is not None and not account.fault:
+            self.account.add(account)
+        else:
+            self.account = None
 
     def _compare_first(self, place: Place, kind: str, stats: Fields) -> Iterator[Finding]:
         if self.first is None:

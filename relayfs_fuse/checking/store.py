@@ -34,6 +34,7 @@ from relayfs_fuse.native.tables import PERMS
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from relayfs_fuse.checking.account import Account
     from relayfs_fuse.checking.finding import Finding
     from relayfs_fuse.native.trace import Trace
 
@@ -57,6 +58,7 @@ class Checker:
     wanted: the channels' paths and names of traces to check, with what is below them; empty: all
 
     n_objects: of those that check() has finished
+    accounts: of the records of channels, by path, and of processes in traces, by TRACE/PROCESS
     """
 
     def __init__(self, store: str, mount: str | None = None, wanted: Sequence[str] = ()) -> None:
@@ -64,6 +66,7 @@ class Checker:
         self._mount = mount
         self._wanted = tuple(path.strip("/") for path in wanted)
         self.n_objects = 0
+        self.accounts: dict[str, Account] = {}
         self.n_found = dict.fromkeys(self._wanted, 0)
         status = os.stat(self._store)
         if not stat.S_ISDIR(status.st_mode):
@@ -166,7 +169,9 @@ class Checker:
     def _of_traces(self) -> Iterator[Finding]:
         self._traces = self._named()
         for name, trace in sorted(self._traces.items()):
-            checker = TraceChecker(trace, self._place(name, name, self._remove(name, "trace ")), self._uid)
+            checker = TraceChecker(
+                trace, self._place(name, name, self._remove(name, "trace ")), self._uid, self.accounts
+            )
             yield from self._of_trace(name, checker)
 
     def _named(self) -> dict[str, Trace]:
@@ -180,7 +185,7 @@ class Checker:
         place = self._place(name, name, f"rm -r {shlex.quote(os.path.join(self._store, name))}")
         found = place.warning("the directory of a trace that .traces does not name", place.advice)
         yield from all_lasting(lambda: [found] if os.path.lexists(place.file) and name not in self._named() else [])
-        yield from self._of_trace(name, TraceChecker(None, place, self._uid))
+        yield from self._of_trace(name, TraceChecker(None, place, self._uid, self.accounts))
 
     def _of_early(self, names: Sequence[str]) -> Iterator[Finding]:
         """Check early events: directories of processes whose trace does not exist yet."""
@@ -189,7 +194,9 @@ class Checker:
         for name in sorted(os.listdir(os.path.join(self._store, EARLY_NAME))):
             path = f"{EARLY_NAME}/{name}"
             advice = f"rm -r {shlex.quote(os.path.join(self._store, path))}"
-            yield from self._of_trace(path, TraceChecker(None, self._place(path, path, advice), self._uid))
+            yield from self._of_trace(
+                path, TraceChecker(None, self._place(path, path, advice), self._uid, self.accounts)
+            )
 
     def _of_trace(self, name: str, checker: TraceChecker) -> Iterator[Finding]:
         if self._is_wanted(name):
@@ -272,5 +279,8 @@ class Checker:
     def _of_channel(self, path: str) -> Iterator[Finding]:
         place = self._place(path, path, self._remove(path))
         yield from rights(place, os.stat(place.file), PERMS["PLAIN"], self._uid)
-        yield from Memories(place).check()
+        memories = Memories(place)
+        yield from memories.check()
+        if memories.account is not None:
+            self.accounts[path] = memories.account
         self.n_objects += 1

@@ -25,6 +25,7 @@ from relayfs_fuse.tracefiles.ctf import Origin
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from relayfs_fuse.checking.account import Account
     from relayfs_fuse.checking.finding import Finding, Place
     from relayfs_fuse.native import Buffer
     from relayfs_fuse.native.trace import Trace
@@ -84,12 +85,14 @@ class TraceChecker:
     trace: None: the control file does not name it, as that of early events, whose trace does not exist yet
     place: of the trace's directory
     uid: the owner of the store
+    accounts: receives those of processes, by TRACE/PROCESS
     """
 
-    def __init__(self, trace: Trace | None, place: Place, uid: int) -> None:
+    def __init__(self, trace: Trace | None, place: Place, uid: int, accounts: dict[str, Account]) -> None:
         self._trace = trace
         self._place = place
         self._uid = uid
+        self._accounts = accounts
 
     def check(self) -> Iterator[Finding]:
         """Check the directory, but none of its processes."""
@@ -142,9 +145,12 @@ class TraceChecker:
         """Check the directory of one process; nothing is wrong if it is removed meanwhile."""
         try:
             number = os.stat(place.file).st_ino
-            found = list(_Process(self._trace, place, self._uid).check())
+            process = _Process(self._trace, place, self._uid)
+            found = list(process.check())
             if not found or os.stat(place.file).st_ino == number:
                 yield from found
+            if process.account is not None:
+                self._accounts[place.name] = process.account
         except FileNotFoundError:
             return
 
@@ -158,6 +164,7 @@ class _Process:
         self._events = place.below(_EVENTS)
         self._uid = uid
         self._origin: Origin | None = None
+        self.account: Account | None = None
 
     def check(self) -> Iterator[Finding]:
         place = self._place
@@ -230,7 +237,9 @@ class _Process:
             yield from self._check_buffer(place, memory)
             yield from self._check_packets(place, memory, descriptor)
 
-        yield from Memories(place, _PERMS.get(buffers, PERMS["SHARED"]), TYPES[0], inspect).check()
+        memories = Memories(place, _PERMS.get(buffers, PERMS["SHARED"]), TYPES[0], inspect)
+        yield from memories.check()
+        self.account = memories.account
 
     def _check_buffer(self, place: Place, memory: Buffer) -> Iterator[Finding]:
         """Compare a buffer's options with what the trace and `.events` say."""

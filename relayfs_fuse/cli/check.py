@@ -29,14 +29,16 @@ from relayfs_fuse.reading.source import find_mount, find_store
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from relayfs_fuse.checking.account import Account
     from relayfs_fuse.checking.finding import Finding
 
 
 @click.command()
 @click.argument("places", metavar="[STORE|PATH]...", nargs=-1, shell_complete=complete.stored)
 @place_options
+@click.option("--account", is_flag=True, help="Show where the records of each channel and process are.")
 @json_lines_option
-def check(places: tuple[str, ...], mount: str | None, store: str | None, json_wanted: bool) -> None:
+def check(places: tuple[str, ...], mount: str | None, store: str | None, account: bool, json_wanted: bool) -> None:
     """Check whether what a store holds is sound: of all objects, or of those given. Nothing is changed.
 
     STORE is the directory of a store, or a mount. PATH is a channel's PATH or MNT/PATH, a directory of channels, the
@@ -59,6 +61,8 @@ def check(places: tuple[str, ...], mount: str | None, store: str | None, json_wa
             else:
                 n_warnings += 1
             _show(finding, json_wanted=json_wanted)
+        if account:
+            _show_accounts(checker.accounts, json_wanted=json_wanted)
         n_objects += checker.n_objects
         missing += [path for path, n in checker.n_found.items() if not n]
     if n_objects or not missing:
@@ -105,6 +109,14 @@ def _show(finding: Finding, *, json_wanted: bool) -> None:
         click.echo(json.dumps(fields | {"advice": printable(finding.advice), "found": printable(finding.found)}))
     else:
         click.echo(escaped(finding.line()))
+
+
+def _show_accounts(accounts: dict[str, Account], *, json_wanted: bool) -> None:
+    for name, account in accounts.items():
+        if json_wanted:
+            click.echo(json.dumps({"level": "account", "name": printable(name), **account.as_json()}))
+        else:
+            click.echo(escaped(f"account  {name}: {account}"))
 
 
 def _sum_up(n_objects: int, damaged: int, warnings: int, *, json_wanted: bool) -> None:

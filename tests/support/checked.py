@@ -30,6 +30,20 @@ SUBBUF, N_SUBBUFS, RING = 4096, 4, 4096
 # Sizes in the layout: an entry of a sub-buffer, a claim, and the claims of a file.
 ENTRY, CLAIM, N_CLAIMS = 64, 64, 256
 
+# Options of relay buffers and rings: the schemes are rseq, lockless and locking, the modes no-overwrite and overwrite.
+RELAY = [
+    {"scheme": scheme, "buffers": 0 if scheme == 1 else 1, "mode": mode, "times": times, "timestamp": times or stamped}
+    for scheme in (1, 2, 3)
+    for mode in (0, 1)
+    for times, stamped in ((0, 0), (0, 1), (1, 0))
+]
+RINGS = [
+    {"scheme": scheme, "buffers": 0 if scheme == 1 else 1, "mode": mode, "times": times}
+    for scheme in (1, 2)
+    for mode in (0, 1)
+    for times in (0, 1)
+]
+
 
 @dataclass
 class Checked:

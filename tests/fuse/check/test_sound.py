@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from build import PROGRAMS, ROOT, compile_c
-from checked import CheckedStore, check, checked_store, consume, output, take, write
+from checked import RELAY, RINGS, CheckedStore, check, checked_store, consume, output, take, write
 from forking import RELAYCTL, run
 from making import making
 from mounts import DEADLINE_S, Mount, User
@@ -19,20 +19,6 @@ from stress import is_long
 from traced import start_trace, traced
 
 from relayfs_fuse.counters import Counters
-
-# Options of relay buffers and rings: the schemes are rseq, lockless and locking, the modes no-overwrite and overwrite.
-RELAY = [
-    {"scheme": scheme, "buffers": 0 if scheme == 1 else 1, "mode": mode, "times": times, "timestamp": times or stamped}
-    for scheme in (1, 2, 3)
-    for mode in (0, 1)
-    for times, stamped in ((0, 0), (0, 1), (1, 0))
-]
-RINGS = [
-    {"scheme": scheme, "buffers": 0 if scheme == 1 else 1, "mode": mode, "times": times}
-    for scheme in (1, 2)
-    for mode in (0, 1)
-    for times in (0, 1)
-]
 
 
 @pytest.fixture
