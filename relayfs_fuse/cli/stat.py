@@ -25,6 +25,7 @@ from relayfs_fuse.cli.common import (
     show_table,
 )
 from relayfs_fuse.cli.figures import add_rates
+from relayfs_fuse.cli.losses import show_losses
 from relayfs_fuse.cli.objects import read_all
 from relayfs_fuse.cli.opened import absolute
 from relayfs_fuse.errors import RelayError
@@ -66,6 +67,7 @@ def list_all(mount: str | None, store: str | None, json_wanted: bool) -> None:
     help="Read twice, so long apart, and show rates per second.",
 )  # fmt: skip
 @click.option("-p", "--parts", is_flag=True, help="Also show each buffer of a channel, and each process of a trace.")
+@click.option("--losses", is_flag=True, help="Show when records were lost, and why.")
 @json_lines_option
 def stat(  # noqa: PLR0913, PLR0917  # an option each
     names: tuple[str, ...],
@@ -73,6 +75,7 @@ def stat(  # noqa: PLR0913, PLR0917  # an option each
     store: str | None,
     interval: float | None,
     parts: bool,
+    losses: bool,
     json_wanted: bool,
 ) -> None:
     """Show statistics of channels, traces and counters: of all, or of those that a NAME matches.
@@ -82,8 +85,14 @@ def stat(  # noqa: PLR0913, PLR0917  # an option each
     A line is NAME, kind, buffers, size of each, memory of all, records or events written, bytes,
     with --interval both per second, unread bytes, fill of the fullest buffer, lost records or events, their causes,
     state. A - stands for what there is not, or cannot be known. On a terminal, the columns have titles.
+
+    With --losses, a line is NAME, buffer, the times between which records were lost, records, bytes, cause.
     """
     check_stdout()
+    if losses and (store is not None or interval is not None or parts):
+        raise click.UsageError(
+            "--losses are those that a server has seen: give it without --store, --interval, --parts"
+        )
     patterns, mount = chosen(names, mount, store)
     known: set[str] = set()
 
@@ -91,6 +100,10 @@ def stat(  # noqa: PLR0913, PLR0917  # an option each
         known.add(name)
         return is_chosen(name, patterns)
 
+    if losses:
+        show_losses(mount, is_wanted, json_wanted=json_wanted)
+        _note_missing(patterns, known, known)
+        return
     since = time.monotonic()
     found = read_all(mount, store, is_wanted)
     if interval is not None:
@@ -100,7 +113,15 @@ def stat(  # noqa: PLR0913, PLR0917  # an option each
     if parts:
         found = [one for whole in found for one in (whole, *whole.parts)]
     show(found, [title for title in SHOWN if interval is not None or title not in _RATES], json_wanted=json_wanted)
-    missing = [pattern for pattern in patterns if not any(_matches(one.name, pattern) for one in found)]
+    _note_missing(patterns, {one.name for one in found}, known)
+
+
+def _note_missing(patterns: Sequence[str], found: set[str], known: set[str]) -> None:
+    """Exit with NOTHING_MATCHES if one of the patterns matches none of the names that were found.
+
+    known: the names of all that there is
+    """
+    missing = [pattern for pattern in patterns if not any(_matches(name, pattern) for name in found)]
     for pattern in missing:
         say(f"there is no channel, trace or counter {printable(pattern)}; {_instead(pattern, known)}")
     if missing:

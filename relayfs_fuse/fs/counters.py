@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING
 
 from relayfs_fuse import native
 from relayfs_fuse.errors import CommandError
+from relayfs_fuse.fs.kinds.losses import counts_of
 from relayfs_fuse.native.tables import LEVEL, PERMS, STATISTICS, Statistic
 
 if TYPE_CHECKING:
@@ -361,9 +362,12 @@ class Counters:
             try:
                 now = stored.stats()
                 before, seen = self._seen.setdefault(channel.path, {}), now.to_bytes()
+                losses = channel.losses[stored.index]
                 if before.get(stored.index) == seen:
+                    losses.look_at_same()
                     continue
                 has_changed = True
+                losses.look(counts_of(channel.kind.name, now))
                 for statistic in STATISTICS[channel.kind.name]:
                     if statistic.unit:
                         self._set(channel.path, statistic.name, stored.index, getattr(now, statistic.field))

@@ -6,7 +6,7 @@
     TRACE/merged       the trace's events in the order of their times, and merged.json
     PATH0 ..           relay files
     .channels/PATH/    the statistics of a channel; in it bufferN/, those of a buffer, memN, the buffer's memory, peekN,
-                       what is unread in it, and merged, merged.json and merged.raw, if its records have times
+                       what is unread in it, losses, and merged, merged.json and merged.raw, if its records have times
 
 This module does not know the kernel's requests; requests/names.py answers them from the tree.
 """
@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from relayfs_fuse.errors import CommandError
 from relayfs_fuse.fs.channel_files import DamagedFile, MemFile, RelayFile, merged_of, peeks_of
-from relayfs_fuse.fs.kinds import stats
+from relayfs_fuse.fs.kinds import losses, stats
 from relayfs_fuse.fs.nodes import (
     BUFFER_BITS,
     CHANNEL_BITS,
@@ -277,6 +277,7 @@ class Tree:
     def channel_stats(self, channel: StoredChannel) -> Iterator[Node]:
         """Yield new nodes for the directory .channels/PATH of a channel."""
         yield from starmap(TextFile, stats.of_channel(channel))
+        yield TextFile("losses", partial(losses.of_channel, channel))
         yield from merged_of(channel)
         for stored in channel.buffers:
             yield MemFile(f"mem{stored.index}", stored)

@@ -13,6 +13,7 @@ from relayfs_fuse import native
 from relayfs_fuse.errors import StoreError
 from relayfs_fuse.fs.commands.control import format_create
 from relayfs_fuse.fs.commands.jobs import for_each
+from relayfs_fuse.fs.kinds.losses import Intervals, counts_of
 from relayfs_fuse.fs.kinds.relay import RELAY
 from relayfs_fuse.fs.kinds.ring import RING
 
@@ -59,6 +60,7 @@ class StoredChannel:
     damage: the first inconsistency found in its memory; "": none was found
     stats: the statistics of the first buffer as they were when it was mapped, for the fields that do not change
     buffers: its buffers; empty after the channel was removed
+    losses: by the index of a buffer, when it has lost records
     removed: whether a command has removed it
     changed: is called with its path when its owner, mode or damage has changed; in any thread
     """
@@ -75,6 +77,9 @@ class StoredChannel:
         self.buffers: Sequence[Stored[Any]] = []
         self.kind, mapped = map_files(directory)
         self.stats: Fields = mapped[0].stats()
+        self.losses = {index: Intervals() for index in range(len(mapped))}
+        for index, memory in enumerate(mapped):
+            self.losses[index].look(counts_of(self.kind.name, memory.stats()))
         self.buffers = [self.kind.stored(self, index, memory) for index, memory in enumerate(mapped)]
 
     @property

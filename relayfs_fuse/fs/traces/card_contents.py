@@ -5,7 +5,8 @@ In the card are
     cause                   how it has ended, KEY=VALUE a line; see ends.py
     process                 trace, program, numbers, times, KEY=VALUE a line
     cmdline limits maps     as in /proc/PID, when the server saw the process first; not there if that could not be read
-    losses statistics       `cpuN NAME VALUE` a line: what was lost, and all statistics of the buffers
+    losses                  when events were lost, and why, as in .channels/PATH/losses
+    statistics              `cpuN NAME VALUE` a line: all statistics of the buffers
     counters                the mount's counters, as in counters.txt
     ctf/                    metadata and packets
 """
@@ -19,6 +20,7 @@ from contextlib import closing, suppress
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, NamedTuple
 
+from relayfs_fuse.fs.kinds.losses import Intervals, counts_of, text
 from relayfs_fuse.fs.traces.cards import CTF
 from relayfs_fuse.native import trace as native_trace
 from relayfs_fuse.native.tables import CLOCKS, STATISTICS
@@ -29,6 +31,7 @@ from relayfs_fuse.reading.process import Process
 from relayfs_fuse.tracefiles import ctf
 
 if TYPE_CHECKING:
+    from relayfs_fuse.fs.traces.process import TraceProcess
     from relayfs_fuse.native.trace import Clocks, Trace
     from relayfs_fuse.reading.packet import Head
     from relayfs_fuse.tracefiles.ctf import Unbuffered
@@ -91,10 +94,10 @@ def look_at(pid: int, uid: int, at_ns: int) -> Seen:
     return Seen(at_ns, files)
 
 
-def contents(directory: str, trace: Trace, unbuffered: Unbuffered, death: Death, most: int) -> dict[str, bytes]:
+def contents(dead: TraceProcess, trace: Trace, unbuffered: Unbuffered, death: Death, most: int) -> dict[str, bytes]:
     """Return the files of a card, by their paths in it.
 
-    directory: of the process, in the store
+    dead: the directory of the process
     unbuffered: see ctf.metadata()
     most: how many bytes all files may take; of more packets, the oldest are left out
     """
@@ -106,11 +109,12 @@ def contents(directory: str, trace: Trace, unbuffered: Unbuffered, death: Death,
         about.append(f"seen={_time(death.seen.at_ns)}")
     about.append(f"died={_time(death.died_ns)}")
     try:
-        with closing(Process(directory, "others", trace)) as process:
+        with closing(Process(dead.directory, "others", trace)) as process:
             origin = process.origin
             about[1:1] = [f"program={origin.process}"]
             about += [f"vpid={origin.vpid}", f"uid={origin.uid}"]
-            files |= _statistics(process)
+            files["statistics"] = _statistics(process)
+            files["losses"] = _losses(process, dead.losses)
             process.flush()
             process.check_size()
             files |= _events(process, trace, unbuffered, most - sum(map(len, files.values())))
@@ -129,16 +133,22 @@ def _time(ns: int) -> str:
     return datetime.fromtimestamp(ns / 1e9, UTC).isoformat("T", "milliseconds").replace("+00:00", "Z")
 
 
-def _statistics(process: Process) -> dict[str, bytes]:
-    found = [
-        (f"cpu{cpu}", statistic.name, getattr(stats, statistic.field))
+def _statistics(process: Process) -> bytes:
+    return _text([
+        f"cpu{cpu} {statistic.name} {getattr(stats, statistic.field)}"
         for cpu, consumer in process.buffers.items()
         for stats in [consumer.buffer.stats()]
         for statistic in STATISTICS["relay"]
-    ]
-    lines = [f"{cpu} {name} {number}" for cpu, name, number in found]
-    lost = [f"{cpu} {name} {number}" for cpu, name, number in found if name.startswith("lost_") and number]
-    return {"statistics": _text(lines), "losses": _text(lost)}
+    ])  # fmt: skip
+
+
+def _losses(process: Process, losses: dict[int, Intervals]) -> bytes:
+    lines: list[str] = []
+    for cpu, consumer in process.buffers.items():
+        intervals = losses.setdefault(cpu, Intervals())
+        intervals.look(counts_of("relay", consumer.buffer.stats()))
+        lines += intervals.lines(str(cpu))
+    return text(lines)
 
 
 def _events(process: Process, trace: Trace, unbuffered: Unbuffered, most: int) -> dict[str, bytes]:

@@ -331,7 +331,7 @@ class Deaths:
         cause = end.lines(self._log.has_killed(watched.pid))
         death = Death(watched.pid, cause, watched.seen, watched.died_ns, counters)
         unbuffered = self._traces.losses.of(trace)
-        files = contents(process.directory, trace, unbuffered, death, self._cards.most_bytes())
+        files = contents(process, trace, unbuffered, death, self._cards.most_bytes())
         when = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(watched.died_ns // 1_000_000_000))
         made = self._cards.add(f"{process.name}-{when}", watched.uid, files)
         self._decide(watched)

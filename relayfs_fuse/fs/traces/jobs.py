@@ -29,6 +29,8 @@ log = logging.getLogger(__name__)
 TIMEOUT_S = 5.0
 # How long `trace remove` waits for the recorder of the trace to end, and the pause between two checks.
 RECORDER_S, RECORDER_PAUSE_S = 10.0, 0.02
+# How many buffers of traced processes are looked at each second for what they have lost. A look takes 0.05 ms.
+LOOKS_MAX = 64
 # How old a hidden directory must be before sweep() removes it.
 STALE_S = 10.0
 
@@ -76,6 +78,23 @@ def flush(processes: Sequence[TraceProcess]) -> None:
     for cpu in each_cpu() if processes else ():
         for process in processes:
             attempt(partial(process.flush, cpu))
+
+
+class Looks:
+    """Looks for losses in the buffers of processes, LOOKS_MAX at a time, one after the other."""
+
+    def __init__(self) -> None:
+        self._next = 0
+
+    def __call__(self, processes: Sequence[TraceProcess]) -> None:
+        """Look at the next buffers."""
+        n_cpus = native.n_possible_cpus()
+        n_buffers = len(processes) * n_cpus
+        for number in range(self._next, self._next + min(LOOKS_MAX, n_buffers)):
+            process = processes[number // n_cpus % len(processes)]
+            with contextlib.suppress(OSError):  # it is being removed, or damaged, which others report
+                process.look_for_losses(number % n_cpus)
+        self._next = (self._next + LOOKS_MAX) % n_buffers if n_buffers > LOOKS_MAX else 0
 
 
 def await_recorder(directory: str) -> bool:

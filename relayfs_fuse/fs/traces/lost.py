@@ -12,6 +12,7 @@ import os
 from typing import TYPE_CHECKING
 
 from relayfs_fuse import native
+from relayfs_fuse.fs.kinds import losses
 from relayfs_fuse.fs.kinds.base import Backing
 from relayfs_fuse.fs.nodes import TextFile, failure
 from relayfs_fuse.fs.store import LOST_NAME
@@ -45,6 +46,8 @@ class Losses:
         self._reported: dict[tuple[int, int | None], int] = {}
         self._by_user: dict[int, dict[int, int]] = {}
         self._files: dict[int, Backing] = {}
+        # By the trace's id: its name, and when it has lost events.
+        self._intervals: dict[int, tuple[str, losses.Intervals]] = {}
 
     def close(self) -> None:
         """Close the files."""
@@ -69,6 +72,16 @@ class Losses:
         """Return the numbers of lost events of a trace, of trusted and of other users; (0, 0) if there is no trace."""
         return (0, 0) if trace is None else (self._control.lost(trace), sum(self._by_user.get(trace.id, {}).values()))
 
+    def text(self) -> bytes:
+        """Return the text of .traces/losses: as .channels/PATH/losses, with the name of a trace for a buffer."""
+        return losses.text(line for name, one in self._intervals.values() for line in one.lines(name))
+
+    def look(self, trace: Trace) -> None:
+        """Note how many events of a trace were lost since the last look, because programs got no buffers."""
+        counts: dict[str, tuple[int, int | None]] = {"no_buffers": (sum(self.of(trace)), None)}
+        # Programs that get buffers in the end count there what they have lost before.
+        self._intervals.setdefault(trace.id, (trace.name, losses.Intervals()))[1].look(counts, begins_anew=False)
+
     def report(self, trace: Trace) -> None:
         """Write the number of lost events to error_log and the log if it is over ten times the one written last."""
         for uid, lost in [(None, self._control.lost(trace)), *self._by_user.get(trace.id, {}).items()]:
@@ -79,8 +92,9 @@ class Losses:
             message = f"{who} could get no buffers, and have lost {lost} events; see relayctl stat {trace.name}"
             log.info("%s", self._errors.notice(f"trace start {trace.name}", message))
 
-    def forget_reported(self) -> None:
-        """Forget which messages were written, because a trace was removed; a message about another may come again."""
+    def forget(self, trace: int) -> None:
+        """Forget a trace that was removed, and which messages were written: one about another trace may come again."""
+        self._intervals.pop(trace, None)
         self._reported.clear()
 
 

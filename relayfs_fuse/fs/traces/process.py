@@ -15,6 +15,7 @@ import logging
 import os
 import time
 from collections import Counter
+from contextlib import closing
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -22,7 +23,9 @@ from relayfs_fuse import native
 from relayfs_fuse.errors import StoreError
 from relayfs_fuse.fs.channel_files import RelayFile
 from relayfs_fuse.fs.kinds.channel import StoredChannel
+from relayfs_fuse.fs.kinds.losses import Intervals, counts_of
 from relayfs_fuse.fs.nodes import PROCESS_BITS, Directory, MetadataFile, Node, StatsDirectory
+from relayfs_fuse.native import faults
 from relayfs_fuse.native import trace as native_trace
 from relayfs_fuse.tracefiles import ctf
 
@@ -52,11 +55,15 @@ class TraceChannel(StoredChannel):
     """The buffers of a directory of a trace.
 
     flush_interval_ms: the interval at which they are flushed while somebody reads them; 0: never
+    losses: those that the server has found before it mapped the buffers here
     """
 
-    def __init__(self, path: str, directory: str, flush_interval_ms: int) -> None:
+    def __init__(self, path: str, directory: str, flush_interval_ms: int, losses: dict[int, Intervals]) -> None:
         super().__init__(path, directory)
         self._flush_interval_ms = flush_interval_ms
+        self.losses = losses
+        for stored in self.buffers:
+            losses.setdefault(stored.index, Intervals())
 
     @property
     def flush_interval_ms(self) -> int:
@@ -78,6 +85,7 @@ class TraceProcess:
     describe: returns the CTF metadata for the contents of `.events`; ValueError: these are no events of the trace
     flush_interval_ms: see TraceChannel
     channel: its buffers, once somebody has looked into the directory
+    losses: by CPU, when its buffers have lost events
     awaits_card: whether the directory must stay until its crash card is made; see deaths.py
     seems_dead: whether is_alive() was found False
     """
@@ -94,6 +102,7 @@ class TraceProcess:
         self._describe = describe
         self._flush_interval_ms = flush_interval_ms
         self.channel: TraceChannel | None = None
+        self.losses: dict[int, Intervals] = {}
         self._nodes: list[Node] = []
         self._reported: set[int] = set()
         self._failures: Counter[int] = Counter()
@@ -165,7 +174,10 @@ class TraceProcess:
         if self.channel is None:
             try:
                 self.channel = TraceChannel(
-                    f"{self.trace}/{self.name}/cpu", os.path.join(self.directory, "cpu"), self._flush_interval_ms
+                    f"{self.trace}/{self.name}/cpu",
+                    os.path.join(self.directory, "cpu"),
+                    self._flush_interval_ms,
+                    self.losses,
                 )
             except (StoreError, OSError) as error:
                 log.info("%s/%s cannot be shown: %s", self.trace, self.name, error)
@@ -202,6 +214,17 @@ class TraceProcess:
     def is_alive(self) -> bool:
         """Whether a process that can write here lives."""
         return native_trace.trace_is_alive(self.directory)
+
+    def look_for_losses(self, cpu: int) -> None:
+        """Note what a CPU's buffer has lost since the last look; OSError. It is mapped only to be read."""
+        flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+        descriptor = os.open(os.path.join(self.directory, f"cpu/mem{cpu}"), flags)
+        try:
+            with closing(faults.view("relay", descriptor)) as memory:
+                counts = counts_of("relay", memory.stats())
+        finally:
+            os.close(descriptor)
+        self.losses.setdefault(cpu, Intervals()).look(counts)
 
     def finish(self, cpu: int, closes: bool) -> None:
         """Finish the last sub-buffer of a CPU's buffer, after the process has ended.

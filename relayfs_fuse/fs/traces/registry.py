@@ -29,7 +29,7 @@ from relayfs_fuse.fs.commands import trace_control
 from relayfs_fuse.fs.commands.jobs import Effect, LongJob
 from relayfs_fuse.fs.early import take
 from relayfs_fuse.fs.kinds.base import Backing
-from relayfs_fuse.fs.nodes import Directory, JoinFile, MappedFile, Node, TraceDirectory
+from relayfs_fuse.fs.nodes import Directory, JoinFile, MappedFile, Node, TextFile, TraceDirectory
 from relayfs_fuse.fs.store import TRACES_NAME
 from relayfs_fuse.fs.traces import jobs
 from relayfs_fuse.fs.traces.declared import notice_nothing_taken
@@ -96,6 +96,7 @@ class Traces:
         # Messages for error_log about directories whose last events are lost: the trace's name, and the text.
         self._given_up: deque[tuple[str, str]] = deque()
         self.losses = Losses(store.directory, self._control, errors)
+        self._looks = jobs.Looks()
         self.inotify = Inotify()
         self._watches: dict[int, str] = {}
         self._attach_files()
@@ -119,6 +120,7 @@ class Traces:
         self._tree.attach(directory, MappedFile("control", text, backing, lambda: length))
         self._tree.attach(directory, JoinFile("join"))
         self._tree.attach(directory, LostFile("lost", self.losses.file))
+        self._tree.attach(directory, TextFile("losses", self.losses.text))
 
     # ---------------------------------------------------------------- traces
 
@@ -342,6 +344,7 @@ class Traces:
             trace_name, message = self._given_up.popleft()
             log.warning("%s", self._errors.notice(f"trace create {trace_name}", message))
         for trace in traces.values():
+            self.losses.look(trace)
             self.losses.report(trace)
 
         def job() -> None:
@@ -350,6 +353,7 @@ class Traces:
             for trace in traces.values():
                 jobs.attempt(partial(take, store, trace))
             jobs.attempt(lambda: jobs.flush(to_flush))
+            jobs.attempt(lambda: self._looks([process for process, _ in processes]))
             dead = [(process, trace) for process, trace in processes if not process.is_alive()]
             jobs.attempt(lambda: jobs.remove_consumed(dead))
             self._given_up.extend((trace.name, message) for process, trace in dead if (message := process.unfinished()))
@@ -375,7 +379,7 @@ class Traces:
             hint = f"there are: {', '.join(sorted(self._slots))}" if self._slots else "there are none"
             raise command.refuse(errno.ENOENT, f"no trace {command.name}; {hint}")
         if command.action == "remove":
-            yield from self._remove(command)
+            yield from self._remove(command, trace)
         elif command.action == "start":
             self._start(command, trace)
         elif command.action == "stop":
@@ -442,9 +446,9 @@ class Traces:
         processes = list(self._processes[trace.name].values())
         yield lambda: jobs.call_with_timeout(lambda: jobs.flush(processes), f"trace stop {trace.name}")
 
-    def _remove(self, command: TraceCommand) -> Work:
+    def _remove(self, command: TraceCommand, trace: Trace) -> Work:
         """Hide the trace's directory, change the control file, wait for the recorder, and delete the directory."""
-        name = command.name
+        name = trace.name
         try:
             hidden: str = yield Effect(lambda: self._store.hide(name))
         except OSError as error:
@@ -453,7 +457,7 @@ class Traces:
         self._control.set(self._slots.pop(name), None)
         self._settled_at = time.monotonic() + LINGER_S
         self._to_flush.pop(name, None)
-        self.losses.forget_reported()
+        self.losses.forget(trace.id)
         self._unwatch(name)
         # The recorder has the directory open, and sees by the changed name that the trace is removed.
         recorder = yield lambda: recorder_lock.holder(hidden)
