@@ -23,6 +23,7 @@ import errno
 import logging
 import os
 import re
+import time
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import TYPE_CHECKING
@@ -360,14 +361,15 @@ class Counters:
         for stored in channel.buffers:
             stored.is_watched = True
             try:
+                asked_ns = time.time_ns()
                 now = stored.stats()
                 before, seen = self._seen.setdefault(channel.path, {}), now.to_bytes()
                 losses = channel.losses[stored.index]
                 if before.get(stored.index) == seen:
-                    losses.look_at_same()
+                    losses.look_at_same(asked_ns)
                     continue
                 has_changed = True
-                losses.look(counts_of(channel.kind.name, now))
+                losses.look(counts_of(channel.kind.name, now), asked_ns)
                 for statistic in STATISTICS[channel.kind.name]:
                     if statistic.unit:
                         self._set(channel.path, statistic.name, stored.index, getattr(now, statistic.field))

@@ -7,6 +7,7 @@ import logging
 import os
 import re
 import stat
+import time
 from typing import TYPE_CHECKING, Any
 
 from relayfs_fuse import native
@@ -79,7 +80,8 @@ class StoredChannel:
         self.stats: Fields = mapped[0].stats()
         self.losses = {index: Intervals() for index in range(len(mapped))}
         for index, memory in enumerate(mapped):
-            self.losses[index].look(counts_of(self.kind.name, memory.stats()))
+            asked_ns = time.time_ns()
+            self.losses[index].look(counts_of(self.kind.name, memory.stats()), asked_ns)
         self.buffers = [self.kind.stored(self, index, memory) for index, memory in enumerate(mapped)]
 
     @property

@@ -12,13 +12,15 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
 from relayfs_fuse.fs.kinds.stats import value_of
 from relayfs_fuse.native.tables import STATISTICS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable
 
     from relayfs_fuse.fs.kinds.channel import StoredChannel
     from relayfs_fuse.native.library import Fields
@@ -27,6 +29,9 @@ if TYPE_CHECKING:
 # The intervals that are kept of a buffer.
 KEPT_MAX = 64
 _PREFIX, _BYTES = "lost_", "_bytes"
+_NOTHING: Mapping[str, tuple[int, int | None]] = MappingProxyType({})
+# Of all: it is held for microseconds.
+_lock = threading.Lock()
 
 
 class Interval(NamedTuple):
@@ -49,23 +54,28 @@ class Interval(NamedTuple):
 
 
 class Intervals:
-    """The intervals of one buffer, from its counts; the methods can be called in any thread."""
+    """The intervals of one buffer, from its counts; the methods can be called in any thread.
+
+    There is one for each buffer of the store, so that of a buffer which loses nothing is small.
+    """
+
+    __slots__ = ("_kept", "_looked_ns", "_seen")
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
         self._looked_ns = 0
-        # By cause, the counts at the last look.
-        self._seen: dict[str, tuple[int, int | None]] = {}
-        self._kept: list[Interval] = []
+        # By cause, the counts at the last look, if one was not 0.
+        self._seen: Mapping[str, tuple[int, int | None]] = _NOTHING
+        self._kept: tuple[Interval, ...] = ()
 
-    def look(self, counts: Mapping[str, tuple[int, int | None]], *, begins_anew: bool = True) -> None:
+    def look(self, counts: Mapping[str, tuple[int, int | None]], asked_ns: int, *, begins_anew: bool = True) -> None:
         """Compare counts of records and bytes, by cause, with those of the last look.
 
+        asked_ns: a time before the counts were read: what is lost meanwhile may be missing in them
         begins_anew: whether a count that is lower than before has begun at 0 again, as after a reset; otherwise some
             records do not count there any more
         """
         now_ns = time.time_ns()
-        with self._lock:
+        with _lock:
             for cause, (n_records, n_bytes) in counts.items():
                 before, before_bytes = self._seen.get(cause, (0, 0))
                 if n_records < before and begins_anew:
@@ -73,18 +83,18 @@ class Intervals:
                 if n_records > before:
                     more_bytes = None if n_bytes is None else max(0, n_bytes - (before_bytes or 0))
                     self._add(Interval(self._looked_ns, now_ns, cause, n_records - before, more_bytes))
-            self._seen = dict(counts)
-            self._looked_ns = now_ns
+            self._seen = dict(counts) if any(n_records for n_records, _ in counts.values()) else _NOTHING
+            self._looked_ns = asked_ns
 
-    def look_at_same(self) -> None:
-        """Note that the counts are those of the last look."""
-        with self._lock:
-            self._looked_ns = time.time_ns()
+    def look_at_same(self, asked_ns: int) -> None:
+        """Note that the counts were those of the last look; as look()."""
+        with _lock:
+            self._looked_ns = asked_ns
 
     def lines(self, buffer: str) -> list[str]:
         """Return the intervals as lines, in the order of their ends."""
-        with self._lock:
-            kept = list(self._kept)
+        with _lock:
+            kept = self._kept
         return [
             f"{one.since_ns or '-'} {one.until_ns} {buffer} {one.cause} {one.n_records} "
             f"{'-' if one.n_bytes is None else one.n_bytes}"
@@ -92,23 +102,25 @@ class Intervals:
         ]
 
     def _add(self, interval: Interval) -> None:
-        last = next((at for at in reversed(range(len(self._kept))) if self._kept[at].cause == interval.cause), None)
-        if last is not None and self._kept[last].until_ns == interval.since_ns:
-            interval = self._kept.pop(last).with_later(interval)
-        self._kept.append(interval)
-        if len(self._kept) > KEPT_MAX:
-            self._join_oldest()
+        kept = list(self._kept)
+        last = next((at for at in reversed(range(len(kept))) if kept[at].cause == interval.cause), None)
+        if last is not None and kept[last].until_ns >= interval.since_ns:
+            interval = kept.pop(last).with_later(interval)
+        kept.append(interval)
+        if len(kept) > KEPT_MAX:
+            _join_oldest(kept)
+        self._kept = tuple(kept)
 
-    def _join_oldest(self) -> None:
-        """Join the oldest two intervals of the cause whose second one is the oldest."""
-        first: dict[str, int] = {}
-        for at, one in enumerate(self._kept):
-            if one.cause in first:
-                joined = self._kept[first[one.cause]].with_later(one)
-                self._kept[at] = joined
-                del self._kept[first[one.cause]]
-                return
-            first[one.cause] = at
+
+def _join_oldest(kept: list[Interval]) -> None:
+    """Join the oldest two intervals of the cause whose second one is the oldest."""
+    first: dict[str, int] = {}
+    for at, one in enumerate(kept):
+        if one.cause in first:
+            kept[at] = kept[first[one.cause]].with_later(one)
+            del kept[first[one.cause]]
+            return
+        first[one.cause] = at
 
 
 def _causes(kind: str) -> list[tuple[str, Statistic, Statistic | None]]:
@@ -134,7 +146,8 @@ def counts_of(kind: str, stats: Fields) -> dict[str, tuple[int, int | None]]:
 def of_channel(channel: StoredChannel) -> bytes:
     """Look at the buffers of a channel, and return the text of its file `losses`; OSError."""
     for stored in channel.buffers:
-        channel.losses[stored.index].look(counts_of(channel.kind.name, stored.stats()))
+        asked_ns = time.time_ns()
+        channel.losses[stored.index].look(counts_of(channel.kind.name, stored.stats()), asked_ns)
     return text(line for index, one in sorted(channel.losses.items()) for line in one.lines(str(index)))
 
 

@@ -14,6 +14,7 @@ In the card are
 from __future__ import annotations
 
 import os
+import time
 import zlib
 from collections import deque
 from contextlib import closing, suppress
@@ -146,7 +147,8 @@ def _losses(process: Process, losses: dict[int, Intervals]) -> bytes:
     lines: list[str] = []
     for cpu, consumer in process.buffers.items():
         intervals = losses.setdefault(cpu, Intervals())
-        intervals.look(counts_of("relay", consumer.buffer.stats()))
+        asked_ns = time.time_ns()
+        intervals.look(counts_of("relay", consumer.buffer.stats()), asked_ns)
         lines += intervals.lines(str(cpu))
     return text(lines)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import logging
 import os
+import time
 from typing import TYPE_CHECKING
 
 from relayfs_fuse import native
@@ -45,6 +46,7 @@ class Losses:
         # By the trace's id and the user (None: all trusted users), the number of lost events in the last message.
         self._reported: dict[tuple[int, int | None], int] = {}
         self._by_user: dict[int, dict[int, int]] = {}
+        self._counted_ns = 0  # before that was read, by CLOCK_REALTIME
         self._files: dict[int, Backing] = {}
         # By the trace's id: its name, and when it has lost events.
         self._intervals: dict[int, tuple[str, losses.Intervals]] = {}
@@ -66,7 +68,9 @@ class Losses:
 
     def count(self) -> None:
         """Read the files of users who are not trusted; blocks."""
+        asked_ns = time.time_ns()
         self._by_user = native_trace.lost_by_user(self._store)
+        self._counted_ns = asked_ns
 
     def of(self, trace: Trace | None) -> Unbuffered:
         """Return the numbers of lost events of a trace, of trusted and of other users; (0, 0) if there is no trace."""
@@ -78,9 +82,12 @@ class Losses:
 
     def look(self, trace: Trace) -> None:
         """Note how many events of a trace were lost since the last look, because programs got no buffers."""
+        asked_ns = self._counted_ns or time.time_ns()
         counts: dict[str, tuple[int, int | None]] = {"no_buffers": (sum(self.of(trace)), None)}
         # Programs that get buffers in the end count there what they have lost before.
-        self._intervals.setdefault(trace.id, (trace.name, losses.Intervals()))[1].look(counts, begins_anew=False)
+        self._intervals.setdefault(trace.id, (trace.name, losses.Intervals()))[1].look(
+            counts, asked_ns, begins_anew=False
+        )
 
     def report(self, trace: Trace) -> None:
         """Write the number of lost events to error_log and the log if it is over ten times the one written last."""

@@ -219,12 +219,13 @@ class TraceProcess:
         """Note what a CPU's buffer has lost since the last look; OSError. It is mapped only to be read."""
         flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
         descriptor = os.open(os.path.join(self.directory, f"cpu/mem{cpu}"), flags)
+        asked_ns = time.time_ns()
         try:
             with closing(faults.view("relay", descriptor)) as memory:
                 counts = counts_of("relay", memory.stats())
         finally:
             os.close(descriptor)
-        self.losses.setdefault(cpu, Intervals()).look(counts)
+        self.losses.setdefault(cpu, Intervals()).look(counts, asked_ns)
 
     def finish(self, cpu: int, closes: bool) -> None:
         """Finish the last sub-buffer of a CPU's buffer, after the process has ended.
