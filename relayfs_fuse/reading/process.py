@@ -70,6 +70,7 @@ class Process:
         # By CPU: number of sub-buffers finished at the last note_finished().
         self._finished: dict[int, int] = {}
         self._unbuffered: Unbuffered = (0, 0)
+        self._described_refused: dict[str, int] = {}
         # All files must be of one directory: it may be removed meanwhile, and another one made under its name.
         descriptor = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
@@ -225,12 +226,15 @@ class Process:
 
         The longer the time stamp counter has been observed, the more exact is its frequency. It is computed anew
         whenever the time of observation has doubled, so that the error in nanoseconds does not grow. The number of
-        events lost for want of buffers is updated when it has grown tenfold, and at the end.
+        events lost for want of buffers is updated when it has grown tenfold, and at the end; those of refused events
+        are updated at the end, because packets count them, too.
         """
         self.read_declarations()
         if len(self._declared) != self._n_described:
             return True
         if sum(unbuffered) > (1 if at_end else 10) * sum(self._unbuffered):
+            return True
+        if at_end and self._refused() != self._described_refused:
             return True
         return self.origin.is_measured and clocks.mono_ns - self.origin.mono > 2 * self._baseline
 
@@ -240,7 +244,17 @@ class Process:
         self._n_described = len(self._declared)
         self._baseline = clocks.mono_ns - self.origin.mono
         self._unbuffered = unbuffered
-        return ctf.preamble(self.origin, clocks, unbuffered) + b"".join(one.text for one in self._declared.values())
+        self._described_refused = self._refused()
+        preamble = ctf.preamble(self.origin, clocks, unbuffered, self._described_refused)
+        return preamble + b"".join(one.text for one in self._declared.values())
+
+    def _refused(self) -> dict[str, int]:
+        """Return how many events were refused, by cause, as the buffers say now; empty: one of them is damaged."""
+        try:
+            stats = [consumer.buffer.stats() for consumer in self.buffers.values()]
+        except OSError:
+            return {}
+        return {name: sum(getattr(one, f"{name}_records") for one in stats) for name in ctf.REFUSED}
 
     def read_declarations(self) -> None:
         """Read the declarations added since the last call.

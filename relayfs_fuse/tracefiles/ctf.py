@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Protocol
 from uuid import UUID, uuid4, uuid5
 
@@ -75,6 +77,8 @@ EVENT_END = b"\n};\n"
 # count, and as programs of other users count. Metadata contains them under these names.
 Unbuffered = tuple[int, int]
 _UNBUFFERED = ("lost_without_buffers", "lost_without_buffers_of_users")
+# Numbers of events that were refused, by cause, as the process's buffers say; the same names in metadata.
+REFUSED = ("lost_full", "lost_too_large", "lost_disabled")
 _NUMBER_MAX = (1 << 63) - 1
 _BOOT = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
@@ -246,11 +250,17 @@ def metadata(events: bytes, clocks: Clocks, unbuffered: Unbuffered = (0, 0)) -> 
     return preamble(Origin.of(events), clocks, unbuffered) + texts
 
 
-def preamble(origin: Origin, clocks: Clocks, unbuffered: Unbuffered) -> bytes:
-    """Return the metadata before the declarations."""
+def preamble(
+    origin: Origin, clocks: Clocks, unbuffered: Unbuffered, refused: Mapping[str, int] = MappingProxyType({})
+) -> bytes:
+    """Return the metadata before the declarations.
+
+    refused: of REFUSED; what is missing is unknown
+    """
     freq, offset_s, offset = _conversion(origin, clocks)
+    env = _environment(origin, unbuffered, refused)
     text = _PREAMBLE.format(
-        line=origin.line, uuid=origin.uuid, types=_TYPES, env=_environment(origin, unbuffered), clock=origin.clock,
+        line=origin.line, uuid=origin.uuid, types=_TYPES, env=env, clock=origin.clock,
         boot=origin.boot, description=CLOCKS[origin.clock].description, freq=freq, offset_s=offset_s, offset=offset,
         context=_CONTEXT.format(numbers="".join(f"\t\tint32_t _{name};\n" for name in origin.context)),
     )  # fmt: skip
@@ -422,7 +432,7 @@ def last_time(origin: Origin, clocks: Clocks) -> int:
     return ((1 << 63) // NS - offset_s - 1) * freq
 
 
-def _environment(origin: Origin, unbuffered: Unbuffered) -> str:
+def _environment(origin: Origin, unbuffered: Unbuffered, refused: Mapping[str, int]) -> str:
     words: dict[str, str | int] = {
         "domain": "ust",
         "tracer_name": "relayfs",
@@ -432,6 +442,7 @@ def _environment(origin: Origin, unbuffered: Unbuffered) -> str:
         "procname": origin.process,
         **({"vpid": origin.vpid, "pid": origin.pid} if origin.buffers == "perprocess" else {}),
         **{name: min(lost, _NUMBER_MAX) for name, lost in zip(_UNBUFFERED, unbuffered, strict=True) if lost},
+        **{name: min(lost, _NUMBER_MAX) for name, lost in refused.items() if lost},
     }
     return "".join(f"\t{name} = {_literal(value)};\n" for name, value in words.items())
 

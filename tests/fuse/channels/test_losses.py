@@ -8,6 +8,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from babeltrace import babeltrace
 from making import making
 from mounts import Mount, wait_until
 from traced import directory_of, program, relayctl, start_trace, traced
@@ -138,7 +139,7 @@ def test_relayctl_shows_losses(mount: Mount) -> None:
     assert "--losses are those that a server has seen" in refused.stderr
 
 
-def test_losses_of_a_trace_are_told_by_process(mount: Mount) -> None:
+def test_losses_of_a_trace_are_told_by_process(mount: Mount, tmp_path: Path) -> None:
     start_trace(mount, "t", "subbuf_size=4K n_subbufs=2")
     with traced(mount, cpus=[0]) as writer:
         writer.ask("emit 1000")
@@ -151,6 +152,10 @@ def test_losses_of_a_trace_are_told_by_process(mount: Mount) -> None:
         listed = list(map(json.loads, relayctl(mount, "stat", "--losses", "--json", "t").stdout.splitlines()))
         assert {one["name"] for one in listed} == {f"t/{directory.name}"}
         assert sum(one["records"] for one in listed) == n_lost
+        assert relayctl(mount, "snapshot", "t", "-o", tmp_path / "out").returncode == 0
+        # By packets and times, as ever; and by cause.
+        assert babeltrace(tmp_path / "out").lost == n_lost
+        assert f"\tlost_full = {n_lost};\n" in (tmp_path / "out" / directory.name / "metadata").read_text()
         writer.kill()
         cards = mount.path / ".crashed"
         wait_until(lambda: os.listdir(cards), "there is a card")
