@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import errno
 import logging
+import os
 import re
 import struct
 import sys
@@ -33,6 +34,7 @@ from relayfs_fuse.native.events import (
     EventHandle,
     FieldForm,
     FieldKind,
+    end,
     field_form,
     log_is_heard,
     log_text,
@@ -47,7 +49,7 @@ if TYPE_CHECKING:
     Fields = Mapping[str, "str | type[IntEnum] | Fields"]
     Packer = Callable[[object], bytes]
 
-__all__ = ["Event", "LogHandler", "Span", "TraceHandler", "counter", "log", "log_is_heard", "prepare", "span"]
+__all__ = ["Event", "LogHandler", "Span", "TraceHandler", "counter", "end", "log", "log_is_heard", "prepare", "span"]
 
 _LENGTH = struct.Struct("<I")
 
@@ -348,3 +350,16 @@ class LogHandler(logging.Handler):
             log(self.format(record))
         except Exception:  # a logging handler must not raise
             self.handleError(record)
+
+
+def _end_as_multiprocessing_does() -> None:
+    """Have children that multiprocessing has started call end(), since they end by os._exit()."""
+    util = sys.modules.get("multiprocessing.util")
+    if util is not None:
+        util.Finalize(None, end, exitpriority=0)
+        # A child of this process forgets that before it calls what was registered for it.
+        util.register_after_fork(end, lambda _: util.Finalize(None, end, exitpriority=0))
+
+
+_end_as_multiprocessing_does()
+os.register_at_fork(after_in_child=_end_as_multiprocessing_does)

@@ -128,6 +128,7 @@ int main(void)
 	trace_app_structs(&at, NULL, 3);
 	trace_app_many(1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13.0f, 14.0, "15", "16", 2);
 	relay_trace_prepare();
+	relay_trace_end();
 	return relay_log("%d", 1);
 }
 """

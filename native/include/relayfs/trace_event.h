@@ -196,6 +196,11 @@ RELAY_TRACE_BOUND_EARLY void relay_trace_give_back(struct relay_trace_record *re
  * relayfs-trace(3). */
 void relay_trace_prepare(void);
 
+/* Note that this process is about to end in order, so that it leaves no crash card (relayfs(5)). For programs that call
+ * _exit(2) then, such as children of fork(); exit(3) does it, too. Events can still be written. By any thread, but not in a
+ * signal handler. */
+void relay_trace_end(void);
+
 /*
  * Declare an event at run time, for languages without a preprocessor; everything is copied. NULL and errno: EINVAL a
  * name is empty, longer than 127 bytes or has other characters than letters, digits and _ (dots are allowed in a

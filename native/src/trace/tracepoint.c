@@ -288,8 +288,8 @@ void relay_trace_unregister(struct relay_trace_object *object)
 	relay_trace_unlock(&before);
 }
 
-/* exit(3), or dlclose(3): a process that is killed, or calls _exit(2), does not come here. */
-__attribute__((destructor)) static void end_tracing(void)
+/* A destructor for exit(3) and dlclose(3): a process that is killed, or calls _exit(2), does not come here. */
+__attribute__((destructor)) void relay_trace_end(void)
 {
 	relay_joined_note_left();
 }

@@ -5,6 +5,7 @@ import os
 import random
 import signal
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -179,15 +180,15 @@ def test_a_card_has_the_last_events_and_says_how_the_process_ended(traced_mount:
 
 
 @pytest.mark.one_mount
-@pytest.mark.parametrize("how", ["exit", "again"])
+@pytest.mark.parametrize("how", ["exit", "end", "again"])
 def test_a_process_that_ends_in_order_leaves_nothing(traced_mount: Mount, how: str) -> None:
     mount = traced_mount
     with dying(mount, how, 10) as good, dying(mount, "kill", 1) as bad:
         wait_watched(mount, good)
-        if how == "exit":
-            good.die()
-        else:
+        if how == "again":
             good.go_on()
+        else:
+            good.die()
         wait_until(lambda: good.process.pid not in descriptors_of(mount), "the server watches it no more")
         good.die()
         bad.kill()
@@ -200,6 +201,56 @@ def test_a_process_that_ends_in_order_leaves_nothing(traced_mount: Mount, how: s
             (directory / f"cpu{cpu}").read_bytes()
         wait_gone(directory)
     assert not any(mount.store.rglob(".crashed/*"))
+
+
+CHILDREN = """
+import multiprocessing, os, sys
+from relayfs_fuse.trace import Event
+event = Event("child", "ends", {"n": "u32"})
+pipe = os.dup(0)  # children have another standard input
+
+def work(how):
+    event(1)
+    print(os.getpid(), flush=True)
+    os.read(pipe, 1)
+    if how == "_exit":
+        os._exit(3)
+    if how == "raise":
+        sys.stderr.close()
+        raise ValueError
+
+def start(how):
+    child = context.Process(target=work, args=(how,))
+    child.start()
+    child.join()
+
+if __name__ == "__main__":
+    context = multiprocessing.get_context(sys.argv[1])
+    for how in sys.argv[2:]:
+        start(how)
+"""
+
+
+def test_a_child_that_multiprocessing_ends_leaves_nothing(mount: Mount, tmp_path: Path) -> None:
+    start_trace(mount, "t", "subbuf_size=16K n_subbufs=4")
+    script = tmp_path / "children.py"
+    script.write_text(CHILDREN)
+    ways = ["return", "raise", "_exit"]
+    with subprocess.Popen(
+        [sys.executable, script, "fork", *ways], env=environment_of(mount), stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE, cwd="/",
+    ) as parent:  # fmt: skip
+        assert parent.stdin is not None
+        assert parent.stdout is not None
+        pids = []
+        for _ in ways:
+            pids.append(int(parent.stdout.readline()))
+            wait_until(lambda: pids[-1] in descriptors_of(mount), "the server watches the child")
+            parent.stdin.write(b"x")
+            parent.stdin.flush()
+        assert parent.wait() == 0
+    wait_until(lambda: cards(mount), "the last one leaves a card")
+    assert [pairs(card / "process")["pid"] for card in cards(mount)] == [str(pids[-1])]
 
 
 def memory_group() -> Path | None:

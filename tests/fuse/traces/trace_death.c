@@ -3,7 +3,8 @@
  * A traced program that dies:
  *
  *     trace_death HOW N    N events death:step, numbered from 0; each is acknowledged by a byte on the standard output. Then
- *                          it waits for a byte of the standard input, or its end, and ends as HOW says: segv, abort, exit, _exit, eat
+ *                          it waits for a byte of the standard input, or its end, and ends as HOW says: segv, abort, exit, _exit, end
+ *                          (relay_trace_end(), then _exit), eat
  *                          (memory, until it is killed), again (becomes this program anew, which ends by exit)
  *     trace_death flood 0  events for ever, which are acknowledged as well
  */
@@ -45,6 +46,8 @@ int main(int argc, char **argv)
 		abort();
 	else if (strcmp(how, "_exit") == 0)
 		_exit(STATUS);
+	else if (strcmp(how, "end") == 0)
+		relay_trace_end(), _exit(STATUS);
 	else if (strcmp(how, "eat") == 0)
 		eat();
 	else if (strcmp(how, "again") == 0)
