@@ -18,7 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from support import TMPFS, Limit, Mount, Samples, compiled, judge
+from support import TMPFS, Limit, Mount, Samples, compiled, judge, server_of
 
 from relayfs_fuse import Channel
 
@@ -71,7 +71,7 @@ def start(mount: Mount) -> Server:
     """Start a server for a store."""
     relayfs = Path(sys.executable).with_name("relayfs")
     subprocess.run([relayfs, mount.path, "-o", f"store={mount.store}"], check=True)
-    return Server(mount, int((mount.store / ".lock").read_text().split()[1].rstrip(",")))
+    return Server(mount, server_of(mount))
 
 
 def name(number: int) -> str:

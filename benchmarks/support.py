@@ -49,6 +49,12 @@ def mounted() -> Iterator[Mount]:
             subprocess.run(["fusermount3", "-u", "-z", directory], check=True)
 
 
+def server_of(mount: Mount) -> int:
+    """Return the process that serves a mount, a child of the one that the store's lock names."""
+    supervisor = int((mount.store / ".lock").read_text().split()[1].rstrip(","))
+    return int(Path(f"/proc/{supervisor}/task/{supervisor}/children").read_text().split()[-1])
+
+
 @contextmanager
 def compiled(source: str, library: str = "relayfs", parts: Sequence[str] = ()) -> Iterator[Path]:
     """Compile a program as a user of the installed library does; other users can run it, too.
