@@ -29,3 +29,11 @@ class Age(click.ParamType):  # type: ignore[type-arg]  # before click 8.2 it has
         if not 0 < seconds <= _MAX_S:
             self.fail(f"{value!r}: an age is digits and s, m, h or d, such as 12h or 7d", param, ctx)
         return seconds
+
+
+def format_age(seconds: float) -> str:
+    """Format an age for people: a whole number of the largest unit of which it has at least one."""
+    for unit, length in reversed(_SECONDS.items()):
+        if seconds >= length:
+            return f"{int(seconds // length)}{unit}"
+    return "0s"

@@ -173,6 +173,7 @@ class Piece:
     lost: how many events the packet says were lost in its stream so far; 0 for other units
     metadata: where the unit of the metadata starts that the packet needs; None: it needs none
     is_last: whether it ends a complete file
+    behind: bytes of the file that can be sent after this message; about so many, if they are many
     """
 
     offset: int
@@ -183,6 +184,7 @@ class Piece:
     lost: int = 0
     metadata: int | None = None
     is_last: bool = False
+    behind: int = 0
 
     def headers(self, place: Place) -> dict[str, str]:
         """Return the headers of its message."""
@@ -193,6 +195,7 @@ class Piece:
             "Relay-Packet": f"{self.start} {self.length}",
             "Relay-Lost": str(self.lost),
             "Relay-Crc32c": f"{self.checksum:08x}",
+            "Relay-Behind": str(self.behind),
         }
         if self.metadata is not None:
             found["Relay-Metadata"] = str(self.metadata)
@@ -211,7 +214,7 @@ class Piece:
             _number(headers, "Relay-Offset"), _number(headers, "Relay-End"), _parse("Relay-Packet", start),
             _parse("Relay-Packet", length), _parse("Relay-Crc32c", headers.get("Relay-Crc32c", ""), 16),
             _number(headers, "Relay-Lost"), None if metadata is None else _parse("Relay-Metadata", metadata),
-            headers.get("Relay-Last") == "1",
+            headers.get("Relay-Last") == "1", _parse("Relay-Behind", headers.get("Relay-Behind", "0")),
         )  # fmt: skip
         if not piece.start <= piece.offset <= piece.end <= piece.start + piece.length or piece.length > UNIT_BYTES:
             raise MessageError(

@@ -177,7 +177,7 @@ class File:
             reached = self.offset + len(data)
             piece = Piece(
                 self.offset, reached, at, head.packet_bytes, checksum(data), head.events_discarded, metadata,
-                is_last and reached == end,
+                is_last and reached == end, max(0, self.behind - len(data)),
             )  # fmt: skip
             await self._send(piece, data)
             self.behind = max(0, self.behind - len(data))

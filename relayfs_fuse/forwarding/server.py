@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import time
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
@@ -19,8 +21,11 @@ from relayfs_fuse.forwarding.names import ALL
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
+    from datetime import datetime
 
     from nats.aio.client import Client
+    from nats.aio.msg import Msg
+    from nats.js.api import StreamInfo
     from nats.js.client import JetStreamContext
 
 _T = TypeVar("_T")
@@ -32,6 +37,9 @@ _RETRY_S = 0.2
 _REPEAT_S = 30.0
 # The server forgets ids of messages after this time; then the expected sequence of the subject tells the same.
 _DUPLICATES_S = 600.0
+_API = "$JS.API"
+# The most subjects in one of the server's answers.
+_SUBJECTS_AT_ONCE = 100_000
 # Codes of JetStream's errors.
 _STORE_FAILED, _NO_RESOURCES, _NO_STORAGE = 10077, 10023, 10047
 _WRONG_LAST_SEQUENCE, _NAME_IN_USE = 10071, 10058
@@ -44,12 +52,16 @@ class UnexpectedSequenceError(Exception):
 
 @dataclass(frozen=True)
 class Stored:
-    """A message of the stream."""
+    """A message of the stream.
+
+    time: when the server got it
+    """
 
     subject: str
     sequence: int
     data: bytes = field(repr=False)
     headers: dict[str, str]
+    time: datetime | None = None
 
 
 class Server:
@@ -139,10 +151,10 @@ class Server:
         finally:
             task.cancel()
 
-    async def check_stream(self) -> None:
-        """Raise RelayError if there is no such stream."""
+    async def check_stream(self) -> StreamInfo:
+        """Return what the server tells of the stream. RelayError: there is none."""
         try:
-            await self.ask(lambda: self.jetstream.stream_info(self.stream))
+            return await self.ask(lambda: self.jetstream.stream_info(self.stream))
         except nats.js.errors.NotFoundError:
             why = f"{self.url} has no stream {self.stream}; `relayctl fleet init` makes it"
             raise RelayError(why) from None
@@ -159,17 +171,52 @@ class Server:
             storage=StorageType.FILE, discard=DiscardPolicy.NEW, max_bytes=max_bytes, max_age=max_age_s or None,
             num_replicas=replicas, duplicate_window=min(_DUPLICATES_S, max_age_s or _DUPLICATES_S),
         )  # fmt: skip
+        return await self.ask(partial(self._make, settings))
+
+    async def _make(self, settings: StreamConfig) -> bool:
         try:
             try:
-                await self.ask(lambda: self.jetstream.add_stream(settings))
+                await self.jetstream.add_stream(settings)
             except nats.js.errors.APIError as error:
                 if error.err_code != _NAME_IN_USE:
                     raise
-                await self.ask(lambda: self.jetstream.update_stream(settings))
+                await self.jetstream.update_stream(settings)
                 return False
         except nats.js.errors.APIError as error:
+            # To wait until it has room for the stream is no use.
+            if error.err_code not in _FULL and _passes(error):
+                raise
             raise RelayError(f"{self.url}: stream {self.stream}: {error.description}") from error
         return True
+
+    async def subjects(self) -> dict[str, int]:
+        """Return how many messages each subject of the stream has."""
+        found: dict[str, int] = {}
+        while True:
+            # nats-py does not ask for more than the first ones.
+            question = json.dumps({"subjects_filter": ALL, "offset": len(found)}).encode()
+            answer = await self.ask(partial(self._request, f"{_API}.STREAM.INFO.{self.stream}", question))
+            more = json.loads(answer.data).get("state", {}).get("subjects") or {}
+            found |= more
+            if len(more) < _SUBJECTS_AT_ONCE:
+                return found
+
+    async def _request(self, subject: str, data: bytes) -> Msg:
+        assert self._client
+        return await self._client.request(subject, data, timeout=_ANSWER_S)
+
+    async def consumers(self) -> list[tuple[str, str, int]]:
+        """Return the consumers of the stream: name, description, and how many messages they have not acknowledged."""
+        found: list[tuple[str, str, int]] = []
+        while True:
+            ask = partial(self.jetstream.consumers_info, self.stream, offset=len(found))
+            more = await self.ask(ask)
+            if not more:
+                return found
+            found += [
+                (one.name, one.config.description or "", (one.num_pending or 0) + (one.num_ack_pending or 0))
+                for one in more
+            ]
 
     async def last(self, subject: str) -> Stored | None:
         """Return the last message of a subject, in which * and > may stand for others."""
@@ -184,7 +231,7 @@ class Server:
             found = await self.ask(get)
         except nats.js.errors.NotFoundError:
             return None
-        return Stored(found.subject or "", found.seq or 0, found.data or b"", dict(found.headers or {}))
+        return Stored(found.subject or "", found.seq or 0, found.data or b"", dict(found.headers or {}), found.time)
 
     async def publish(self, subject: str, data: bytes, headers: dict[str, str]) -> tuple[int, bool]:
         """Add a message to the stream; return its sequence, and whether it was there: its id is known.
