@@ -54,6 +54,35 @@ COMMANDS = {
     "write": ("write", "write"),
 }
 
+# What `relayctl --help` and completions say of those whose help begins with more than a line of 80 columns holds.
+SUMMARIES = {
+    "cat": "Write what is unread to the standard output, and consume it.",
+    "check": "Check whether what a store holds is sound; nothing is changed.",
+    "counters": "Show counters, and by how much they grow.",
+    "crashed": "List, show or remove crash cards of traced processes.",
+    "disable": "Refuse writes to channels, and count them as lost.",
+    "doctor": "Check the machine and the mounts, and say what to do.",
+    "events": "List the events of running programs, traced or not.",
+    "export": "Write events as text or JSON, or for Perfetto or Chrome.",
+    "flush": "Begin new sub-buffers: readers of whole ones see all there is.",
+    "forward": "Send a recording to a NATS server, also while it is recorded.",
+    "live": "Show traces to viewers of LTTng's live protocol.",
+    "log": "Write TEXT, or each line that is read, to the channel `log`.",
+    "record": "Record a trace or channel until it is removed, or until ^C.",
+    "remove": "Remove channels, and directories that `create` has made.",
+    "resume": "Accept writes again to channels that their program suspended.",
+    "run": "Run a program, and write each line it prints to a channel.",
+    "serve": "Serve a page for browsers, and metrics for Prometheus.",
+    "size": "Suggest sizes for a channel that is to lose nothing.",
+    "snapshot": "Write what the buffers of a trace hold now to a CTF trace.",
+    "stat": "Show statistics of channels, traces and counters.",
+    "top": "Show channels, traces and processes while they change.",
+    "trace": "Make, start, stop, list and remove traces; choose events.",
+    "version": "Show the versions of program, library, server and kernel.",
+    "view": "Show events or records in the order of their times.",
+    "write": "Write the standard input to a channel, a record for each line.",
+}
+
 
 class Commands(click.Group):
     """Commands whose modules are imported when they are asked for."""
@@ -65,7 +94,9 @@ class Commands(click.Group):
         if cmd_name not in COMMANDS:
             return None
         module, function = COMMANDS[cmd_name]
-        return cast("click.Command", getattr(import_module(f"relayfs_fuse.cli.{module}"), function))
+        command = cast("click.Command", getattr(import_module(f"relayfs_fuse.cli.{module}"), function))
+        command.short_help = SUMMARIES.get(cmd_name)
+        return command
 
     def resolve_command(  # noqa: D102
         self, ctx: click.Context, args: list[str]

@@ -12,6 +12,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from tracing import RELAYCTL, relayctl
 
 from relayfs_fuse import Counters
+from relayfs_fuse.cli import relayctl as commands
 
 
 def shown(mount: Mount, *arguments: object) -> str:
@@ -57,7 +58,15 @@ def test_what_is_wrong_is_told_by_the_status_and_one_line(furnished, tmp_path):
     assert missing.stderr == f"relayctl: {tmp_path}: No such file or directory\n"
     assert relayctl("counters", "--frob").returncode == 2
     assert relayctl("counters", "-m", furnished.path, "--openmetrics", "--json").returncode == 2
-    assert relayctl("--help").returncode == 0
+
+
+def test_help_says_of_each_command_what_it_does_in_one_line():
+    done = relayctl("--help", env={**os.environ, "COLUMNS": "80"})
+    assert (done.returncode, done.stderr) == (0, "")
+    shown = done.stdout.partition("Commands:\n")[2].splitlines()
+    assert [line.split()[0] for line in shown] == sorted(commands.COMMANDS)
+    assert not [line for line in shown if len(line) > 80 or not line.endswith(".") or line.endswith("..")]
+    assert commands.SUMMARIES.keys() <= commands.COMMANDS.keys()
 
 
 def test_counters_of_another_store_do_not_stand_in_for_those_of_the_named_mount(tmp_path):
