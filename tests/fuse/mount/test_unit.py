@@ -16,6 +16,18 @@ systemctl start relayfs@mnt-other.service 2>/dev/null || echo refused
 systemctl stop relayfs@mnt-other.service
 head -c 0 /mnt/other/control && umount /mnt/other && grep -c /mnt/other /proc/self/mountinfo
 """
+# A server that dies has a successor in the same confinement, which goes on with the same mount and its open files.
+SUCCEEDED = """
+systemctl start $unit
+supervisor=$(systemctl show -p MainPID --value $unit)
+echo after it >/mnt/relay/a/log
+exec 3</mnt/relay/a/log
+kill -9 "$(pgrep -P "$supervisor")"
+cat <&3
+exec 3<&-
+[ "$(systemctl show -p MainPID --value $unit)" = "$supervisor" ] && echo same
+systemctl stop $unit
+"""
 # Places for which systemd has ways to hide them are not hidden from the server.
 ELSEWHERE = """
 for place in home tmp; do
@@ -30,4 +42,6 @@ done
 def test_the_unit_mounts_for_all_is_started_again_and_stops(tmp_path: Path) -> None:
     unit = (ROOT / "mount/relayfs@.service").read_text()
     (tmp_path / "relayfs@.service").write_text(unit.replace("/usr/local/bin/relayfs", str(RELAYFS)))
-    assert boot(Path("/"), tmp_path, CHECK + ELSEWHERE + OCCUPIED) == f"{CHECKED}8\n8\nrefused\n0\n"
+    assert boot(Path("/"), tmp_path, CHECK + SUCCEEDED + ELSEWHERE + OCCUPIED) == (
+        f"{CHECKED}after it\nsame\n8\n8\nrefused\n0\n"
+    )
