@@ -7,13 +7,18 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections import deque
+from contextlib import suppress
 from datetime import datetime
 from typing import TYPE_CHECKING
 
+from relayfs_fuse.fs.notes import ERRORS
+
 if TYPE_CHECKING:
     from relayfs_fuse.errors import CommandError
+    from relayfs_fuse.fs.notes import Notes
 
 # The number of entries that are kept, as in tracefs.
 N_ENTRIES = 8
@@ -24,10 +29,16 @@ _MESSAGE_MAX, _TAIL = 2048, 128
 
 
 class ErrorLog:
-    """The last entries."""
+    """The last entries.
 
-    def __init__(self) -> None:
+    notes: have them for the next server, if this one dies; None: there will be none
+    """
+
+    def __init__(self, notes: Notes | None = None) -> None:
+        self._notes = notes
         self._entries: deque[str] = deque(maxlen=N_ENTRIES)
+        if notes is not None:
+            self._entries.extend(json.loads(notes.get(ERRORS, 0) or "[]"))
 
     def error(self, line: str, error: CommandError) -> str:
         """Add an entry for a refused command; return the entry's first line without the time."""
@@ -43,6 +54,7 @@ class ErrorLog:
     def clear(self) -> None:
         """Remove all entries."""
         self._entries.clear()
+        self._note()
 
     def text(self) -> bytes:
         """Return the entries, the oldest first."""
@@ -59,7 +71,14 @@ class ErrorLog:
         now = datetime.now().astimezone().isoformat(" ", "milliseconds")[:23]
         head = f"{verb}: {kind}: {message}"
         self._entries.append(f"[{now}] {head}\n  Command: {shown}\n           {' ' * (column - start)}^\n")
+        self._note()
         return head
+
+    def _note(self) -> None:
+        if self._notes is None:
+            return
+        with suppress(OSError):  # there is no room
+            self._notes.put(ERRORS, 0, json.dumps([*self._entries]).encode())
 
 
 def _printable(text: str) -> str:

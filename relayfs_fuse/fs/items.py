@@ -13,7 +13,12 @@ _SYSTEMD_JOURNAL_EXPORT = 9
 
 
 class Items(Protocol):
-    """The items of one open file."""
+    """The items of one open file.
+
+    left: how many bytes of an item are left, of which the last read has taken a part and which has no end of its own
+    """
+
+    left: int
 
     def cut(self, ready: bytearray, most: int) -> int:
         """Return how many bytes the next read takes, of at most `most`: whole items, or a part of a longer one.
@@ -27,6 +32,8 @@ class Items(Protocol):
 
 class Lines:
     """Lines; notices begin with "# "."""
+
+    left = 0
 
     def cut(self, ready: bytearray, most: int) -> int:
         """Cut behind a newline."""
@@ -49,18 +56,18 @@ class Blocks:
     """Blocks of pcapng; notices are entries of a journal, as systemd exports them."""
 
     def __init__(self) -> None:
-        self._left = 0  # bytes of a block of which the last read has taken a part
+        self.left = 0
 
     def cut(self, ready: bytearray, most: int) -> int:
         """Cut behind a block."""
-        at, end = 0, self._left
+        at, end = 0, self.left
         while end <= most:
             at = end
             if at == len(ready):
                 break
             end += _HEAD.unpack_from(ready, at)[1]
         taken = at or most
-        self._left = end - taken if taken > at else 0
+        self.left = end - taken if taken > at else 0
         return taken
 
     def notice(self, said: str) -> bytes:

@@ -19,7 +19,7 @@ import stat
 import time
 from contextlib import AbstractContextManager, ExitStack, closing
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from relayfs_fuse.fs.attributes import Attributes
 from relayfs_fuse.fs.kinds.base import BLOCK_SIZE
@@ -48,6 +48,8 @@ READERS_MAX = 16
 USER_READERS_MAX, ALL_USERS_READERS_MAX = 4, 8
 # How many of the bytes read last can be read again.
 KEPT_BYTES = BLOCK_SIZE
+# Of these, how many the next server gets, if this one dies, to find where it has to go on.
+TAIL_BYTES = 1024
 # The longest record of a channel; in merged.json it takes up to six times as many bytes, and the server has many
 # copies at once. Any record that write(2) has written is shorter.
 LONGEST_BYTES = BLOCK_SIZE
@@ -182,11 +184,22 @@ class MergedHandle(Handle):
         self.ready = bytearray()
         self.changed_ns = time.time_ns()
         self.has_caught_up = self.is_over = self.is_polled = False
-        self._cut = node.subject.face.items().cut
+        self._items = node.subject.face.items()
+        self._skip = 0  # bytes to come that a program has got from a server that died
+        self._passed = b""  # the last of these
         self._end: int | None = None  # a read at this offset returns nothing
         self._kept = bytearray()  # the last bytes that were read
         self._handles = node.handles
         self._handles[self.number] = self
+
+    def state(self) -> Any:
+        """Return how much was read, and its end."""
+        return [self.n_given, self._kept[-TAIL_BYTES:].hex(), self._items.left, self.is_polled]
+
+    def restore(self, state: Any, acts: Acts) -> None:  # noqa: ARG002  # the events come from the buffers
+        """Begin to merge anew, and go on behind what was read, if it comes again."""
+        self.n_given, tail, self._items.left, self.is_polled = state
+        self._skip, self._kept = self.n_given, bytearray.fromhex(tail)
 
     @property
     def kept_bytes(self) -> int:
@@ -198,7 +211,16 @@ class MergedHandle(Handle):
         self._kept.clear()
 
     def put(self, items: bytes, has_caught_up: bool) -> None:
-        """Add items; has_caught_up: whether the end of the file is now after them."""
+        """Add items; has_caught_up: whether the end of the file is now after them.
+
+        OSError: ESTALE, some are missing that another server has given, so it is not known where to go on
+        """
+        if self._skip:
+            passed, items = items[: self._skip], items[self._skip :]
+            self._skip -= len(passed)
+            self._passed = (self._passed + passed)[-TAIL_BYTES:]
+            if (has_caught_up and self._skip) or (not self._skip and self._passed != self._kept):
+                raise failure(errno.ESTALE)
         if items:
             self.ready += items
             self.changed_ns = time.time_ns()
@@ -221,7 +243,7 @@ class MergedHandle(Handle):
         if not length:
             self._end = None
             return b"" if end is not None or self.is_over else None
-        length = self._cut(self.ready, length)
+        length = self._items.cut(self.ready, length)
         taken = bytes(self.ready[:length])
         del self.ready[:length]
         self._kept += taken

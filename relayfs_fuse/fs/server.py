@@ -70,13 +70,13 @@ class Server:
         goes_on = bool(handover.died[0])
         self._store = Store(settings.store, handover.lock, settings.limits, settings.trusted, goes_on)
         self._store.began_ns = handover.began_ns
-        self._errors = ErrorLog()
+        self._notes = handover.open_notes()
+        self._errors = ErrorLog(self._notes)
         self._tree = Tree()
         self._tree.identify = self._store.identify
         self._tree.is_inherited = goes_on
         self._store.channels = self._tree.channels
         self._waiting = Waiting()
-        self._notes = handover.open_notes()
         self._streams = Streams(self._waiting, Taking(self._notes))
         self._merging = Merging()
         self._traces: Traces | None = None

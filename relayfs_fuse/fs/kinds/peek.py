@@ -46,10 +46,27 @@ class PeekHandle(Handle):
         self._stored = stored
         self._peek: Peek = stored.buffer.peek()
         stored.n_users += 1
+        self._begun = stored.n_consumed()
+        self._is_lost = False
         self._end = 0  # the offset of the next byte to copy
         self._has_ended = False  # the last read has found the end
         self._was_told_gone = False  # poll has told the program that no more will be written
         self._kept = bytearray()  # the bytes before it, which include the rest of a record that was read in part
+
+    def state(self) -> Any:
+        """Return where it begins and how much was copied."""
+        return [self._begun, self._end, self._has_ended]
+
+    def restore(self, state: Any, acts: Acts) -> None:
+        """Go on behind what was copied, unless it was consumed meanwhile."""
+        begun, end, has_ended = state
+        self._is_lost = self._begun != begun and end > 0
+        while not self._is_lost and self._end < end:
+            data = self._copy(min(BLOCK_SIZE, end - self._end))
+            self._is_lost = not data
+            self._end += len(data)
+            self._kept = (self._kept + data)[-KEPT_BYTES:]
+        self._has_ended = has_ended
 
     @property
     def kept_bytes(self) -> int:
@@ -69,6 +86,8 @@ class PeekHandle(Handle):
             return await self._read_in_turn(streams, offset, size, not request.nonblocking)
 
     async def _read_in_turn(self, streams: Streams, offset: int, size: int, may_sleep: bool) -> bytes:
+        if self._is_lost:
+            raise OSError(errno.ESPIPE, os.strerror(errno.ESPIPE))
         if offset < self._end - len(self._kept):
             self._peek.rewind()
             self._end = 0

@@ -225,3 +225,48 @@ def test_what_was_counted_and_mapped_by_the_maker_stays(mount: Mount, kill: Call
         assert os.read(descriptor, 4096) == lines(1)
         channel.write(lines(1, 1))
         assert os.read(descriptor, 4096) == lines(1, 1)
+
+
+@pytest.mark.parametrize("options", ["", "type=ring size=64K"])
+def test_who_peeks_goes_on(mount: Mount, kill: Callable[[], None], options: str) -> None:
+    path = mount.create("log", f"buffers=single {options}")
+    for n in range(4):
+        path.write_bytes(lines(1, n))
+    with (mount.path / ".channels/log/peek0").open("rb", buffering=0) as file:
+        got = file.read(40)
+        kill()
+        assert got + file.read() == lines(4)
+        kill()
+        assert file.read() == b""
+    with (mount.path / ".channels/log/peek0").open("rb", buffering=0) as file:
+        assert file.read(40) == lines(4)[:40]
+        assert path.read_bytes() == lines(4)
+        kill()
+        with pytest.raises(OSError, match="Illegal seek"):
+            file.read()
+
+
+@pytest.mark.parametrize("face", ["merged", "merged.json", "merged.raw"])
+def test_who_reads_what_is_merged_goes_on(mount: Mount, kill: Callable[[], None], face: str) -> None:
+    path = mount.create("log", "buffers=single times=mono")
+    for n in range(100):
+        path.write_bytes(lines(1, n))
+    merged = mount.path / ".channels/log" / face
+    whole = merged.read_bytes()
+    with merged.open("rb", buffering=0) as file:
+        got = file.read(500)
+        kill()
+        while piece := file.read(1000):
+            got += piece
+    assert got == whole
+
+
+def test_the_error_log_stays(mount: Mount, kill: Callable[[], None]) -> None:
+    with pytest.raises(OSError, match="No such file"):
+        mount.command("remove nothing")
+    before = mount.error_log
+    kill()
+    assert mount.error_log == before != ""
+    (mount.path / "error_log").write_text("")
+    kill()
+    assert mount.error_log == ""
