@@ -3,6 +3,7 @@
 import json
 import re
 import subprocess
+import time
 from pathlib import Path
 from typing import NamedTuple
 
@@ -49,6 +50,13 @@ def listed(mount: Mount) -> dict[str, dict]:
 def wait_seen(mount: Mount, name: str, n: int) -> None:
     """Wait until so many events have met a trigger's condition."""
     wait_until(lambda: listed(mount)[name]["events"] >= n, lambda: f"{n} events are evaluated: {listed(mount)}")
+
+
+def wait_evaluated(mount: Mount, trace: str) -> None:
+    """Wait until all that has happened in a trace so far is evaluated, and a second more."""
+    state = mount.store / trace / ".trigger-state"
+    until = time.time_ns() + 10**9
+    wait_until(lambda: json.loads(state.read_text())["reached"] > until, "triggers are evaluated")
 
 
 def watcher_of(mount: Mount) -> int | None:

@@ -65,6 +65,35 @@ TEST(a_limit_and_a_condition_decide_by_the_times_of_events)
 	CHECK_FIRED(triggers, "");
 }
 
+TEST(conditions_on_several_fields_are_told_apart)
+{
+	static const struct relay_trace_field fields[] = {{"m", RELAY_TRACE_U32}, {"n", RELAY_TRACE_U32}};
+	static const struct relay_trace_event event = {.provider = "p", .name = "e", .fields = fields, .n_fields = 2};
+	struct relay_layouts *layouts = relay_layouts_new(0);
+	struct relay_merge_process process = a_process(layouts);
+	AUTOPTR(relay_merge) merge = relay_merge_new(0, UINT64_MAX);
+	struct queue a = {.is_ended = true};
+	struct relay_conditions conditions[] = {n_is_at_least(2), n_is_at_least(2), n_is_at_least(1)};
+	const struct relay_trigger wanted[] = {
+	    {.glob = "p:e", .conditions = &conditions[0]},
+	    {.glob = "p:e", .conditions = &conditions[1]},
+	    {.glob = "p:e", .conditions = &conditions[2]},
+	};
+	struct made *made = begin_packet(10, 0);
+
+	conditions[0].texts[0] = 'm';
+	CHECK_EQ(relay_layouts_declare(layouts, 0, &event), 0);
+	CHECK_EQ(relay_merge_add_process(merge, &process), 0);
+	put_event(made, 10, 0, (uint32_t[]){2, 0}, 2 * sizeof(uint32_t));
+	put_event(made, 20, 0, (uint32_t[]){1, 2}, 2 * sizeof(uint32_t));
+	give(&a, made);
+	add_queue(merge, 0, 0, &a);
+	AUTOPTR(relay_triggers) triggers = relay_triggers_new(merge, wanted, 3);
+
+	CHECK_EQ(relay_triggers_gather(triggers), 1);
+	CHECK_FIRED(triggers, "0@10 1@20 2@20");
+}
+
 TEST(new_triggers_go_on_where_others_were)
 {
 	struct queue a = {.watermark = 25};
