@@ -69,7 +69,7 @@ grep -c ' /mnt/relay ' /proc/self/mountinfo
 """
 CHECKED = "1\napart\nconfined\nunread\n0\nsuccess\n0\n"
 SCRIPT = "exec >/shared/result 2>&1\n{}\nsystemctl --no-block exit\n"
-BOOT_S = 300
+BOOT_S = 600
 
 
 def boot(root: Path, shared: Path, script: str) -> str:
