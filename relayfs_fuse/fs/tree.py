@@ -320,13 +320,13 @@ class Tree:
         Numbers are hashes, as far as the number of nodes permits:
 
             0 | hash of the directory's number, the name, and what the store has there (identify())
-            0 | the first bits of such a hash | place in the listing of a StatsDirectory | the same in one inside
+            0 | the first bits of such a hash | place in the listing of a StatsDirectory, if any | the same in one inside
             1 | last 30 bits of the number of the node that it is a view of | user
         """
         parent = node.parent
         assert parent is not None, "attach() comes first"
         bits = node.bits if isinstance(node, StatsDirectory) else 0
-        if isinstance(parent, StatsDirectory):
+        if isinstance(parent, StatsDirectory) and not node.removed:
             inode = parent.inode + (parent.n_made << INSIDE_BITS[parent.bits])
         else:
             path = node.path.removeprefix(".channels/")

@@ -47,6 +47,18 @@ def numbers(mount: Mount) -> dict[str, int]:
     return found
 
 
+def test_files_that_keep_memory_files_open_have_inodes_of_their_own(mount: Mount) -> None:
+    mount.create("app/cpu", "buffers=single subbuf_size=4K n_subbufs=4")
+    memory = mount.path / ".channels/app/cpu/mem0"
+    with opened(memory) as one, opened(memory) as other:
+        tokens = [int.from_bytes(os.pread(mem, 8, memory.stat().st_size), "little") for mem in (one, other)]
+        names = [memory.with_name(f"mem0.{token:016x}") for token in tokens]
+        with opened(names[0]) as first:
+            with opened(names[1]) as second:
+                assert os.fstat(first).st_ino != os.fstat(second).st_ino
+            assert names[0].stat().st_ino == os.fstat(first).st_ino
+
+
 def test_names_and_inode_numbers_stay(mount: Mount, kill: Callable[[], None]) -> None:
     mount.create("app/cpu", "subbuf_size=4K n_subbufs=4")
     mount.create("app/ring", "type=ring size=4K")
