@@ -67,7 +67,6 @@ class Supervisor:
         self._answers = answers
         self._ends = ends
         self._is_ending = False
-        self._mounted = 0  # st_dev of the mount
         self._answered_at = 0.0
         self._lives_s: deque[float] = deque(maxlen=DEATHS_MAX)
         self._dead: set[int] = set()
@@ -163,7 +162,7 @@ class Supervisor:
             self._handover.device = descriptors[0]
         elif message.startswith(ANSWERS):
             self._answered_at = time.monotonic()
-            self._mounted = int(message.removeprefix(ANSWERS))
+            self._handover.number = int(message.removeprefix(ANSWERS))
             if not self._handover.has_answered:
                 self._handover.has_answered = True
                 self._answers()
@@ -192,7 +191,7 @@ class Supervisor:
 
     def _unmount(self) -> None:
         is_ours = self._handover.settings.device is None
-        if is_ours and mounts.is_on_top(self._handover.place, self._mounted):
+        if is_ours and mounts.is_on_top(self._handover.place, self._handover.number):
             mounts.unmount(self._handover.place)
 
 

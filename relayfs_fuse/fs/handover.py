@@ -38,6 +38,7 @@ class Handover:
     began_ns: when the first server began
     device: the descriptor of /dev/fuse; -1: nothing is mounted yet
     has_answered: whether the mount has answered before
+    number: st_dev of the mount, once it has answered
     died: the server before, which has died, and what ended it; 0, "": there was none
     generation: how many servers of the mount there were before
     supervisor: what this server sends messages to
@@ -52,6 +53,7 @@ class Handover:
         self.began_ns = time.time_ns()
         self.device = -1
         self.has_answered = False
+        self.number = 0
         self.died: tuple[int, str] = 0, ""
         self.generation = 0
         self.supervisor: socket.socket | None = None

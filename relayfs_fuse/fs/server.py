@@ -164,12 +164,20 @@ class Server:
                 # Of a mount that was taken over there may be requests at once.
                 await self._waiting.runs.wait()
                 await self._merging.runs.wait()
-                polled = self._operations.restore()
-                tap.resend()
-                for poll_handle in polled:
-                    tap.notify_poll(poll_handle)
+                self._go_on()
             await pyfuse3.main(max_tasks=TASKS_MAX)
             self._end(nursery.cancel_scope)
+
+    def _go_on(self) -> None:
+        """Have all go on that programs did with the mount when another server of it died."""
+        try:
+            polled = self._operations.restore()
+            tap.resend()
+        except OSError as error:
+            log.info("%s was unmounted meanwhile: %s", self._place, error.strerror)
+            return
+        for poll_handle in polled:
+            tap.notify_poll(poll_handle)
 
     async def _work(self, nursery: trio.Nursery) -> None:
         """Start all other tasks after FUSE_INIT is answered.
@@ -196,7 +204,13 @@ class Server:
 
     async def _announce(self) -> None:
         # Abandoned if the server ends meanwhile, as it does not answer requests of its own threads then.
-        self._device = await trio.to_thread.run_sync(self._tracing.announcements.begin, abandon_on_cancel=True)
+        try:
+            self._device = await trio.to_thread.run_sync(self._tracing.announcements.begin, abandon_on_cancel=True)
+        except OSError:
+            # It was detached, and programs have files of it open.
+            if not self._handover.has_answered:
+                raise
+            self._device = self._handover.number
         if self._handover.died[0]:
             took_ms = 1000 * (time.monotonic() - self._begun_s)
             log.warning(

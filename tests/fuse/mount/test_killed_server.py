@@ -77,3 +77,29 @@ def test_a_supervisor_that_is_killed_takes_its_server_with_it(mount: Mount) -> N
     mount.kill()
     toucher = subprocess.run(["stat", mount.control], capture_output=True, text=True, timeout=DEADLINE_S, check=False)
     assert "Transport endpoint is not connected" in toucher.stderr
+
+
+def test_a_detached_mount_goes_on_for_who_has_its_files_open(mount: Mount) -> None:
+    mount.expect(DIED)
+    path = mount.create("log", "buffers=single subbuf_size=4K n_subbufs=4")
+    with path.open("r+b", buffering=0) as file:
+        subprocess.run(["umount", "-l", mount.path], check=True)
+        for n in range(3):
+            first = mount.server
+            mount.kill_server()
+            file.write(b"%d\n" % n)
+            assert mount.server != first
+            assert file.read() == b"%d\n" % n
+    assert mount.process is not None
+    assert mount.process.wait(DEADLINE_S) == 0
+
+
+def test_a_mount_that_is_unmounted_while_it_has_no_server_ends_in_order(mount: Mount) -> None:
+    mount.expect(DIED)
+    assert mount.process is not None
+    os.kill(mount.process.pid, signal.SIGSTOP)  # no successor yet
+    mount.kill_server()
+    subprocess.run(["umount", "-l", mount.path], check=True)
+    os.kill(mount.process.pid, signal.SIGCONT)
+    assert mount.process.wait(DEADLINE_S) == 0
+    assert os.listdir(mount.path) == []
