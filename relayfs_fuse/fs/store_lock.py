@@ -2,6 +2,8 @@
 
     STORE/.lock     locked by flock(2); contains `process PID, mounted at MNT`, or `process PID, unmounted`
 
+The process is the supervisor of the mount (cli/supervisor.py), which has the lock while one server follows another.
+
 A server whose mount was detached (umount -l) goes on as long as programs have files of the mount open or mapped. When
 the store is mounted again, the new server sends the old one SIGTERM and waits for its lock. Programs keep their
 mappings of the buffers and go on writing.
