@@ -282,3 +282,27 @@ def test_the_error_log_stays(mount: Mount, kill: Callable[[], None]) -> None:
     (mount.path / "error_log").write_text("")
     kill()
     assert mount.error_log == ""
+
+
+def test_what_another_user_is_shown_stays(mount: Mount, kill: Callable[[], None], unprivileged: User) -> None:
+    code = """
+import os, sys
+paths = [f"{sys.argv[1]}/{name}" for name in ("control", ".traces/join", "error_log")]
+opened = {path: os.open(path, os.O_RDONLY) for path in paths}
+numbers = {path: os.fstat(descriptor).st_ino for path, descriptor in opened.items()}
+print("open", flush=True)
+input()
+for path, descriptor in opened.items():
+    assert os.fstat(descriptor).st_ino == os.stat(path).st_ino == numbers[path], path
+print(os.read(opened[paths[0]], 1 << 16).decode(), end="")
+"""
+    mount.create("log", "buffers=single")
+    with subprocess.Popen(
+        [sys.executable, "-c", code, mount.path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd="/",
+        user=unprivileged.uid, group=unprivileged.gid, extra_groups=[],
+    ) as other:  # fmt: skip
+        assert other.stdout is not None
+        assert other.stdout.readline() == "open\n"
+        kill()
+        shown, _ = other.communicate("\n", DEADLINE_S)
+    assert shown == mount.control.read_text()
