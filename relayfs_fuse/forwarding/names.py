@@ -41,7 +41,7 @@ MARK = ".relayfs"
 DAMAGED = ".damaged"
 SUFFIX_COMPRESSED = ".zst"
 _NO_PROCESS = "%"
-_PREVIOUS = "Nats-Expected-Last-Subject-Sequence"
+PREVIOUS = "Relay-Previous"
 _NAME_BYTES = 255
 _OFFSET_MAX = 1 << 62
 _TOKENS = 5
@@ -256,7 +256,7 @@ class Message:
 
 def previous_of(headers: Mapping[str, str]) -> int:
     """Return the number of the message before one with the same subject; 0: there is none."""
-    return _parse(_PREVIOUS, headers.get(_PREVIOUS, "0"))
+    return _parse(PREVIOUS, headers.get(PREVIOUS, "0"))
 
 
 def checksum(data: bytes) -> int:

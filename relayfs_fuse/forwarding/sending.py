@@ -1,13 +1,15 @@
 """One file of a recording on its way to the server: what the stream has of it, and what is sent next.
 
-A file has one message on its way at most. Each says which message of its subject is the last one, so the server refuses
-it if another forwarder sends the same file. The server knows a message again by its id, which is where its bytes are.
-If an answer is missing, the message is sent again: what the stream has then decides.
+A file has one message on its way at most. The server knows a message again by its id, which is where its bytes are, for
+DUPLICATES_S. The first message of a file, one that follows much later, and one whose answer was missing, also say which
+message of the subject is the last one, so the server refuses them if another forwarder has sent more of the file: what
+the stream has then decides. That would cost too much for each message, because the server reads the last one for it.
 """
 
 from __future__ import annotations
 
 import os
+import time
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import islice
@@ -15,8 +17,8 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from relayfs_fuse.errors import RelayError
-from relayfs_fuse.forwarding.names import PAYLOAD_BYTES, UNIT_BYTES, Kind, Piece, Place, checksum, token
-from relayfs_fuse.forwarding.server import UnexpectedSequenceError
+from relayfs_fuse.forwarding.names import PAYLOAD_BYTES, PREVIOUS, UNIT_BYTES, Kind, Piece, Place, checksum, token
+from relayfs_fuse.forwarding.server import DUPLICATES_S, UnexpectedSequenceError
 from relayfs_fuse.reading.packet import HEAD_BYTES, closed
 
 if TYPE_CHECKING:
@@ -27,6 +29,8 @@ if TYPE_CHECKING:
     from relayfs_fuse.reading.packet import Head
 
 _NS = 1_000_000_000
+# In this time the server has not forgotten the id of a message.
+_CHECK_S = DUPLICATES_S / 4
 _BLOCK_BYTES = 512
 # So often another forwarder's message may be found in a file's place: one that was killed left one on its way at most.
 _FOREIGN_MAX = 1
@@ -111,6 +115,7 @@ class File:
     behind: int = 0
     _n_foreign: int = 0
     _renewed: int = field(default=0, repr=False)
+    _check_at_s: float = 0.0
 
     @property
     def kind(self) -> Kind:
@@ -220,13 +225,17 @@ class File:
         while True:
             message_id = self._message_id(headers["Relay-Path"], piece.offset)
             headers["Nats-Msg-Id"] = message_id
-            headers["Nats-Expected-Last-Subject-Sequence"] = str(self.sequence or 0)
+            headers[PREVIOUS] = str(self.sequence or 0)
+            checks = time.monotonic() > self._check_at_s
             try:
-                self.sequence, is_duplicate = await link.server.publish(self.place.subject, payload, headers)
+                self.sequence, is_duplicate = await link.server.publish(
+                    self.place.subject, payload, headers, self.sequence or 0, checks=checks
+                )
+                self._check_at_s = time.monotonic() + _CHECK_S
                 if not is_duplicate:
                     break
             except UnexpectedSequenceError:
-                is_duplicate = False
+                is_duplicate, self._check_at_s = False, 0.0
             if await self._is_there(message_id, is_duplicate=is_duplicate):
                 break
         link.messages += 1

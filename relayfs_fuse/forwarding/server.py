@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from nats.aio.client import Client
     from nats.aio.msg import Msg
-    from nats.js.api import StreamInfo
+    from nats.js.api import PubAck, StreamInfo
     from nats.js.client import JetStreamContext
 
 _T = TypeVar("_T")
@@ -36,8 +36,9 @@ _RETRY_S = 0.2
 # A message about a server that does not answer is repeated after this time.
 _REPEAT_S = 30.0
 # The server forgets ids of messages after this time; then the expected sequence of the subject tells the same.
-_DUPLICATES_S = 600.0
+DUPLICATES_S = 600.0
 _API = "$JS.API"
+_EXPECTED = "Nats-Expected-Last-Subject-Sequence"
 # The most subjects in one of the server's answers.
 _SUBJECTS_AT_ONCE = 100_000
 # Codes of JetStream's errors.
@@ -169,7 +170,7 @@ class Server:
         settings = StreamConfig(
             name=self.stream, description="recordings of relayfs", subjects=[ALL], retention=RetentionPolicy.LIMITS,
             storage=StorageType.FILE, discard=DiscardPolicy.NEW, max_bytes=max_bytes, max_age=max_age_s or None,
-            num_replicas=replicas, duplicate_window=min(_DUPLICATES_S, max_age_s or _DUPLICATES_S),
+            num_replicas=replicas, duplicate_window=min(DUPLICATES_S, max_age_s or DUPLICATES_S),
         )  # fmt: skip
         return await self.ask(partial(self._make, settings))
 
@@ -233,15 +234,26 @@ class Server:
             return None
         return Stored(found.subject or "", found.seq or 0, found.data or b"", dict(found.headers or {}), found.time)
 
-    async def publish(self, subject: str, data: bytes, headers: dict[str, str]) -> tuple[int, bool]:
+    async def publish(
+        self, subject: str, data: bytes, headers: dict[str, str], previous: int, *, checks: bool
+    ) -> tuple[int, bool]:
         """Add a message to the stream; return its sequence, and whether it was there: its id is known.
 
-        UnexpectedSequenceError: the header Nats-Expected-Last-Subject-Sequence has another number than the last message
+        previous: the sequence of the last message of the subject
+        checks: have the server compare that, for which it reads that message; without an answer it does in any case
+
+        UnexpectedSequenceError: it is another one
         """
+        is_to_check = checks
+
+        async def act() -> PubAck:
+            nonlocal is_to_check
+            words = {**headers, _EXPECTED: str(previous)} if is_to_check else headers
+            is_to_check = True
+            return await self.jetstream.publish(subject, data, stream=self.stream, headers=dict(words))
+
         try:
-            answer = await self.ask(
-                lambda: self.jetstream.publish(subject, data, stream=self.stream, headers=dict(headers))
-            )
+            answer = await self.ask(act)
         except nats.js.errors.APIError as error:
             if error.err_code == _WRONG_LAST_SEQUENCE:
                 raise UnexpectedSequenceError from error

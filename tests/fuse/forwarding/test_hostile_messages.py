@@ -147,7 +147,7 @@ def test_what_a_file_has_is_not_changed_by_other_bytes(nats, store, run, out, tm
 
 def test_what_is_missing_before_a_message_is_an_empty_packet(nats, tmp_path):
     """Its file has an empty packet there; the metadata that it needs does not exist."""
-    words = headers(GOOD, offset=300, Relay_Metadata=str(MANY), Nats_Expected_Last_Subject_Sequence="0")
+    words = headers(GOOD, offset=300, Relay_Metadata=str(MANY), Relay_Previous="0")
     nats.publish((SUBJECT, GOOD, words), (SUBJECT, GOOD, headers(GOOD, offset=600)))
     said = receive(tmp_path / "into", nats)
     for n in (300, 100):

@@ -2,6 +2,7 @@
 
 import os
 import random
+import signal
 import subprocess
 import time
 from pathlib import Path
@@ -50,8 +51,8 @@ class Parts:
 
     def end_recorder(self) -> None:
         process = self._processes["recorder"]
-        wait_until(lambda: catches(process, 2), "the recorder")
-        process.send_signal(2)
+        wait_until(lambda: catches(process, signal.SIGTERM), "the recorder")
+        process.send_signal(signal.SIGINT)
         assert process.wait(DEADLINE_S) == 0, self.said()
 
     def kill_all(self) -> None:
