@@ -84,7 +84,8 @@ class _Watcher:
     def _define(self) -> None:
         """Read the triggers of all traces again."""
         with closing(native_trace.Traces(os.path.join(self._store, ".traces"))) as control:
-            ids = {trace.name: trace.id for trace in control.all().values()}
+            boot = native_trace.boot_id()
+            ids = {trace.name: trace.id for trace in control.all().values() if trace.boot == boot}
         for name, watch in list(self._watches.items()):
             if ids.get(name) != watch.source.trace.id:
                 self._close(name)

@@ -52,7 +52,7 @@ log = logging.getLogger(__name__)
 
 # How long the process may take to end after its standard input was closed.
 END_S = 5.0
-# The pause before it is started again, if it has failed.
+# The pause before it is started again.
 RESTART_S = 1.0
 # What starts it: isolated from the user's environment and working directory, from which Python would import.
 _MAIN = "import sys; sys.path.append(sys.argv.pop(1)); from relayfs_fuse.triggers.main import main; main()"
@@ -204,14 +204,19 @@ class Triggers:
     async def run_process(self) -> None:
         """Have a process evaluate the triggers while there are some, until cancelled."""
         while True:
-            while not self.lines():
+            while not self._has_work():
                 self._changed = trio.Event()
                 await self._changed.wait()
-            if await self._run_once():
-                await trio.sleep(RESTART_S)
+            await self._run_once()
+            await trio.sleep(RESTART_S)
 
-    async def _run_once(self) -> int:
-        """Have a process evaluate the triggers until it ends, and return its status."""
+    def _has_work(self) -> bool:
+        """Return whether a trace has triggers to which programs may still write."""
+        traces = [self._traces.find(name) for name in self._traces.names if self._of(name)]
+        return any(trace is not None and trace.boot == native_trace.boot_id() for trace in traces)
+
+    async def _run_once(self) -> None:
+        """Have a process evaluate the triggers until it ends."""
         root = os.path.dirname(os.path.dirname(os.path.abspath(native.__path__[0])))
         command = [sys.executable, "-I", "-c", _MAIN, root, self._store.directory, self._mountpoint]
         command += ["run"] * self._runs_programs
@@ -228,7 +233,6 @@ class Triggers:
         finally:
             with trio.CancelScope(shield=True):
                 await self._end(process)
-        return process.returncode or 0
 
     async def _end(self, process: trio.Process) -> None:
         """Close the standard input of the process, which ends then, and wait for that."""
@@ -247,7 +251,7 @@ class Triggers:
         while True:
             await self._changed.wait()
             self._changed = trio.Event()
-            if not self.lines():
+            if not self._has_work():
                 scope.cancel()
                 return
             try:
