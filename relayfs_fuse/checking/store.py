@@ -28,7 +28,7 @@ from relayfs_fuse.errors import CommandError, RelayError
 from relayfs_fuse.fs.commands.control import check_path
 from relayfs_fuse.fs.early import EARLY_NAME
 from relayfs_fuse.fs.store import COUNTERS_NAME, CRASHED_NAME, LOST_NAME, ROOT_NAME, TRACES_NAME
-from relayfs_fuse.fs.store_lock import LOCK_NAME
+from relayfs_fuse.fs.store_lock import LOCK_NAME, SOCKET_NAME
 from relayfs_fuse.native.tables import PERMS
 
 if TYPE_CHECKING:
@@ -120,6 +120,10 @@ class Checker:
     def _top_file(self, place: Place, name: str) -> Iterator[Finding]:
         is_lost = name == LOST_NAME or bool(_LOST_OF_USER.fullmatch(name))
         if not name.startswith(".") or name in (COUNTERS_NAME, CRASHED_NAME, TRACES_NAME, EARLY_NAME) or is_lost:
+            return
+        if name == SOCKET_NAME:
+            with suppress(FileNotFoundError):
+                yield from rights(place, os.lstat(place.file), PERMS["OWN"], self._uid)
             return
         if name not in (LOCK_NAME, ROOT_NAME):
             yield from all_lasting(lambda: self._left_over(place))

@@ -4,6 +4,7 @@
     mount -t fuse relayfs MNT           mount -t fuse.relayfs SOURCE MNT -o ...
     mount -t relayfs relayfs MNT        with mount.relayfs beside mount(8)'s other helpers
     relayfs --service-mount MNT         and --service-unmount: around the server of a unit (notify.py)
+    relayfs --handover, --take-over     what a server of another version calls (program.py)
 
 All of them return when the mount answers (exit 0) or has failed (a message on stderr, exit 1).
 """
@@ -19,12 +20,14 @@ import re
 import resource
 import subprocess
 import sys
-from dataclasses import dataclass, replace
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from relayfs_fuse import native
 from relayfs_fuse.cli.notify import keep, kept, let_go, notify
+from relayfs_fuse.cli.program import HANDOVER_OPTION, TAKE_OVER_OPTION, inherited_state, print_versions, take_over
 from relayfs_fuse.errors import OptionError, RelayError
 from relayfs_fuse.fs import mounts
 from relayfs_fuse.fs.commands.control import format_size, parse_size
@@ -33,7 +36,7 @@ from relayfs_fuse.fs.log_writer import Lines, LogWriter
 from relayfs_fuse.fs.settings import CARDS_SIZE_LEAST, Settings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from relayfs_fuse.fs.handover import Handover
     from relayfs_fuse.fs.server import Server
@@ -70,11 +73,21 @@ class Arguments:
     debug: bool = False
     service: str = ""
     log_file: str | None = None
+    source: str = "relayfs"
+    options: list[str] = field(default_factory=list)
+
+    def words(self) -> list[str]:
+        """Return a command line that means the same in every directory, without the program's name."""
+        own = [f"store={self.settings.store}", *([] if self.log_file is None else [f"log={self.log_file}"])]
+        flags = [flag for flag, is_set in (("-f", self.foreground), ("-d", self.debug)) if is_set]
+        return [self.source, self.settings.mountpoint, "-o", ",".join([*self.options, *own]), *flags]
 
 
 def main() -> None:
     """Run the program."""
     try:
+        if sys.argv[1:2] in ([HANDOVER_OPTION], [TAKE_OVER_OPTION]):
+            _follow(*sys.argv[1:3])
         arguments = parse(sys.argv[1:], helper=Path(sys.argv[0]).name.startswith("mount.relayfs"))
         if arguments.service == "unmount":
             let_go()
@@ -94,6 +107,20 @@ def main() -> None:
     if arguments.foreground:
         sys.exit(_run_in_foreground(arguments))
     _start_in_background(arguments)
+
+
+def _follow(option: str, memory: str = "") -> NoReturn:
+    """Do what a server of another version wants; OptionError."""
+    import_server()
+    if option == HANDOVER_OPTION:
+        print_versions()
+        sys.exit(0)
+    _allow_many_files()
+    inherited = inherited_state(int(memory))
+    arguments = parse(inherited["words"])
+    if arguments.foreground:
+        sys.exit(_run_in_foreground(arguments, inherited))
+    _run_in_background(arguments, os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC), inherited)
 
 
 # ---------------------------------------------------------------- arguments
@@ -128,11 +155,12 @@ def parse(words: Sequence[str], helper: bool = False) -> Arguments:
     if not 1 <= len(found.places) <= 2:
         parser.error(f"one or two words are needed, [SOURCE] MNT; {len(found.places)} were given")
     arguments = Arguments(Settings(_absolute(found.places[-1]), os.path.abspath(native.default_store())))
-    _apply_options(arguments, [option for group in found.options for option in group.split(",") if option])
+    arguments.options = [option for group in found.options for option in group.split(",") if option]
+    _apply_options(arguments, arguments.options)
     arguments.settings.fuse_options |= {"default_permissions", "subtype=relayfs"}
     if not any(option.startswith("fsname=") for option in arguments.settings.fuse_options):
-        source = found.places[0] if len(found.places) == 2 else "relayfs"
-        arguments.settings.fuse_options.add(f"fsname={source}")
+        arguments.source = found.places[0] if len(found.places) == 2 else arguments.source
+        arguments.settings.fuse_options.add(f"fsname={arguments.source}")
     if os.geteuid() == 0:
         arguments.settings.fuse_options.add("allow_other")
     if helper and found.fake:
@@ -307,19 +335,30 @@ def _serve(handover: Handover) -> None:
 
 
 def _supervise(
-    arguments: Arguments, serve: Callable[[Handover], int], answers: Callable[[], None], ends: Callable[[], None]
+    arguments: Arguments,
+    serve: Callable[[Handover], int],
+    answers: Callable[[], None],
+    ends: Callable[[], None],
+    inherited: Mapping[str, Any] | None,
 ) -> int:
     """Have servers serve the mount; return the exit status. RelayError: the store cannot be used.
 
     serve, answers, ends: see Supervisor
+    inherited: what another version has left to this process, which serves or supervises then
     """
     from relayfs_fuse.cli.supervisor import Supervisor  # noqa: PLC0415
+    from relayfs_fuse.cli.upgrades import Upgrades  # noqa: PLC0415
     from relayfs_fuse.fs.handover import Handover  # noqa: PLC0415
 
-    return Supervisor(Handover(arguments.settings), serve, answers, ends).run()
+    handover = Handover(arguments.settings, inherited)
+    if inherited is not None and inherited["role"] == "server":
+        take_over(handover, inherited)
+        return serve(handover)
+    upgrades = Upgrades(handover, arguments.words(), os.path.abspath(sys.argv[0]), inherited)
+    return Supervisor(handover, serve, answers, ends, upgrades).run()
 
 
-def _run_in_foreground(arguments: Arguments) -> int:
+def _run_in_foreground(arguments: Arguments, inherited: Mapping[str, Any] | None = None) -> int:
     plain = logging.StreamHandler()
     _format(plain)
     logging.getLogger().addHandler(plain)
@@ -339,7 +378,7 @@ def _run_in_foreground(arguments: Arguments) -> int:
         return 0
 
     try:
-        return _supervise(arguments, serve, lambda: notify("READY=1"), lambda: notify("STOPPING=1"))
+        return _supervise(arguments, serve, lambda: notify("READY=1"), lambda: notify("STOPPING=1"), inherited)
     except (RelayError, RuntimeError) as error:
         _fail(str(error))
 
@@ -380,6 +419,12 @@ def _start_in_background(arguments: Arguments) -> None:
     os.close(reading_end)
     os.setsid()
     os.chdir("/")
+    _run_in_background(arguments, writing_end)
+
+
+def _run_in_background(arguments: Arguments, writing_end: int, inherited: Mapping[str, Any] | None = None) -> NoReturn:
+    def serve(handover: Handover) -> int:
+        return _serve_in_background(arguments, handover, writing_end)
 
     def answers() -> None:
         _detach()
@@ -387,9 +432,7 @@ def _start_in_background(arguments: Arguments) -> None:
 
     status = 1
     try:
-        status = _supervise(
-            arguments, lambda handover: _run_in_background(arguments, handover, writing_end), answers, lambda: None
-        )
+        status = _supervise(arguments, serve, answers, lambda: None, inherited)
     except (RelayError, RuntimeError) as error:
         _log_in_background(arguments)
         log.error("%s", error)
@@ -398,7 +441,7 @@ def _start_in_background(arguments: Arguments) -> None:
     os._exit(status)
 
 
-def _run_in_background(arguments: Arguments, handover: Handover, writing_end: int) -> int:
+def _serve_in_background(arguments: Arguments, handover: Handover, writing_end: int) -> int:
     """Serve, and say on `writing_end` why the mount does not come to be; return the exit status."""
     status = 1
     try:
@@ -425,23 +468,25 @@ def _run_in_background(arguments: Arguments, handover: Handover, writing_end: in
 def _hide(visible: logging.Handler, writing_end: int) -> None:
     logging.getLogger().removeHandler(visible)
     _detach()
-    os.close(writing_end)
+    _open_null(writing_end)
 
 
 def _detach() -> None:
     """Let go of the terminal, or of who waits for the end of what this process prints."""
+    _open_null(*range(3))
+
+
+def _open_null(*descriptors: int) -> None:
     null = os.open(os.devnull, os.O_RDWR)
-    for descriptor in range(3):
-        os.dup2(null, descriptor)
+    for descriptor in descriptors:
+        os.dup2(null, descriptor, inheritable=descriptor < 3)
     os.close(null)
 
 
 def _send(writing_end: int, message: bytes) -> None:
-    try:
+    with suppress(OSError):  # the parent has ended
         os.write(writing_end, message)
-        os.close(writing_end)
-    except OSError:
-        pass  # the parent has its answer already, or has ended
+    _open_null(writing_end)  # what is said later is for nobody
 
 
 def _allow_many_files() -> None:

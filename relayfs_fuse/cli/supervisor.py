@@ -6,6 +6,8 @@
         |      end of the connection: all threads that run have ended; it died unless it said "ends"
         `--- fork ---> successor
 
+A server of another version that takes over is executed and not forked (upgrades.py).
+
 It has imported all that a server needs, so a server begins at once. It keeps the descriptor of /dev/fuse, the notes and
 the store's lock (fs/handover.py), has one thread, reads nothing that other programs write, and passes signals on.
 
@@ -15,7 +17,6 @@ has made to its own mount, which the successor does (fs/requests/announcements.p
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import os
 import select
@@ -27,6 +28,8 @@ from collections import deque
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from relayfs_fuse.cli.child import SIGNALS, fork
+from relayfs_fuse.cli.upgrades import Upgrades
 from relayfs_fuse.fs import mounts, tap
 from relayfs_fuse.fs.handover import ANSWERS, ENDS, MOUNTED
 
@@ -35,15 +38,10 @@ if TYPE_CHECKING:
 
     from relayfs_fuse.fs.handover import Handover
 
-# On each of these signals a server unmounts and ends.
-SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 # If so many servers in a row have lived no longer than this together, not counting the time that they took to begin, it
 # is no use to start another one.
 DEATHS_MAX = 10
 LIVES_S = 1.0
-
-_PR_SET_PDEATHSIG = 1
-_libc = ctypes.CDLL(None)
 
 
 class Supervisor:
@@ -53,6 +51,7 @@ class Supervisor:
     serve: is called in the process of a server, and returns its exit status
     answers: is called once, when the mount answers
     ends: is called when the server begins to end
+    upgrades: what it is asked, and what a supervisor of another version has left to this one
     """
 
     def __init__(
@@ -61,8 +60,10 @@ class Supervisor:
         serve: Callable[[Handover], int],
         answers: Callable[[], None],
         ends: Callable[[], None],
+        upgrades: Upgrades,
     ) -> None:
         self._handover = handover
+        self._upgrades = upgrades
         self._serve = serve
         self._answers = answers
         self._ends = ends
@@ -70,6 +71,12 @@ class Supervisor:
         self._answered_at = 0.0
         self._lives_s: deque[float] = deque(maxlen=DEATHS_MAX)
         self._dead: set[int] = set()
+        self._server = 0
+        if upgrades.inherited is not None:
+            left = upgrades.inherited
+            self._answered_at, self._server = time.monotonic(), left["server"]
+            self._dead = set(left["dead"])
+            handover.supervisor = socket.socket(fileno=left["connection"])
         self._woken, self._wakes = socket.socketpair()
         self._wakes.setblocking(False)
 
@@ -81,12 +88,16 @@ class Supervisor:
         signal.set_wakeup_fd(self._wakes.fileno(), warn_on_full_buffer=False)
         for signum in (*SIGNALS, signal.SIGCHLD):
             signal.signal(signum, lambda *_: None)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
         gc.freeze()  # what was imported is shared with the servers, and a collection would write to it
         while True:
-            server = self._start()
+            server = self._server or self._upgrades.successor() or self._start()
+            self._server = 0
             self._attend(server)
             if self._is_ending or not self._handover.has_answered or not tap.can_hand_over():
+                self._upgrades.close()
                 return self._wait_for(server)
+            self._upgrades.note_death()
             self._bury(server)
             if len(self._lives_s) == DEATHS_MAX and sum(self._lives_s) < LIVES_S:
                 self._unmount()
@@ -97,24 +108,12 @@ class Supervisor:
 
     def _start(self) -> int:
         """Fork a server; return its process id."""
-        ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        # Until it has handlers, signals wait.
-        signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
-        supervisor = os.getpid()
-        server = os.fork()
+        server, self._handover.supervisor = fork()
         if not server:
-            _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-            if os.getppid() != supervisor:
-                os._exit(1)
-            ours.close()
-            signal.set_wakeup_fd(-1)
             self._woken.close()
             self._wakes.close()
-            self._handover.supervisor = its
             self._be_server()
-        its.close()
-        self._handover.supervisor = ours
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+        self._handover.findings.clear()  # this server says them
         return server
 
     def _be_server(self) -> None:
@@ -132,16 +131,22 @@ class Supervisor:
         """Pass signals on to a server, and take its messages, until it has closed the connection."""
         connection = self._handover.supervisor
         assert connection is not None
-        poll = select.poll()
-        poll.register(connection, select.POLLIN)
-        poll.register(self._woken, select.POLLIN)
         with connection:
             while True:
-                ready = [descriptor for descriptor, _ in poll.poll()]
+                poll = select.poll()
+                for one in (connection, self._woken, *self._upgrades.sockets()):
+                    poll.register(one, select.POLLIN)
+                wait_s = self._upgrades.wait_s()
+                ready = [descriptor for descriptor, _ in poll.poll(None if wait_s is None else 1000 * wait_s)]
                 if self._woken.fileno() in ready:
                     self._pass_on(server)
                 if connection.fileno() in ready and not self._take_message(connection):
                     return
+                if self._upgrades.attend(ready, server):
+                    signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # they wait for the other version
+                    if select.select([self._woken], [], [], 0)[0]:
+                        self._pass_on(server)
+                    self._upgrades.become(server, connection, {"dead": sorted(self._dead)})
 
     def _pass_on(self, server: int) -> None:
         for signum in self._woken.recv(4096):
@@ -159,10 +164,14 @@ class Supervisor:
         except ConnectionResetError:
             return False
         if message == MOUNTED:
-            self._handover.device = descriptors[0]
+            if self._handover.device < 0:
+                self._handover.device = descriptors[0]
+            else:  # the same again
+                os.close(descriptors[0])
         elif message.startswith(ANSWERS):
             self._answered_at = time.monotonic()
             self._handover.number = int(message.removeprefix(ANSWERS))
+            self._upgrades.note_answer()
             if not self._handover.has_answered:
                 self._handover.has_answered = True
                 self._answers()

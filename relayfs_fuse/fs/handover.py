@@ -12,14 +12,15 @@ import mmap
 import os
 import socket
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from relayfs_fuse.fs import tap
 from relayfs_fuse.fs.notes import MEMORY_BYTES, Notes, make_memory
 from relayfs_fuse.fs.store import lock_store
+from relayfs_fuse.fs.store_lock import StoreLock
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from relayfs_fuse.fs.settings import Settings
 
@@ -33,6 +34,8 @@ class Handover:
     """What one server gets. StoreError: the store cannot be used, or has another server.
 
     settings: the options of the mount
+    inherited: what state() returned, if another program has begun to serve this mount
+
     lock: the store's, which the supervisor holds
     place: the mountpoint, without symbolic links
     began_ns: when the first server began
@@ -40,27 +43,47 @@ class Handover:
     has_answered: whether the mount has answered before
     number: st_dev of the mount, once it has answered
     died: the server before, which has died, and what ended it; 0, "": there was none
+    replaced: the version of the server before, if it has ended because this one takes its place
+    findings: what the supervisor has to say in this server's log
     generation: how many servers of the mount there were before
     supervisor: what this server sends messages to
     before_answer: is called in the first server before the supervisor is told that the mount answers
     """
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, inherited: Mapping[str, Any] | None = None) -> None:
         self.settings = settings
-        self.lock = lock_store(settings.store, settings.mountpoint)
-        # Once it is mounted, this would ask the server.
-        self.place = settings.mountpoint if settings.device is not None else os.path.realpath(settings.mountpoint)
-        self.began_ns = time.time_ns()
-        self.device = -1
-        self.has_answered = False
-        self.number = 0
         self.died: tuple[int, str] = 0, ""
-        self.generation = 0
+        self.replaced = ""
+        self.findings: list[str] = []
         self.supervisor: socket.socket | None = None
         self.before_answer: Callable[[], object] = bool
-        self._descriptor = make_memory()
+        self.has_answered = inherited is not None
+        if inherited is None:
+            self.lock = lock_store(settings.store, settings.mountpoint)
+            # Once it is mounted, this would ask the server.
+            self.place = settings.mountpoint if settings.device is not None else os.path.realpath(settings.mountpoint)
+            self.began_ns, self.device, self.generation, self.number = time.time_ns(), -1, 0, 0
+            self._descriptor = make_memory()
+        else:
+            self.lock = StoreLock(settings.store, settings.mountpoint, (inherited["lock"], inherited["supervisor"]))
+            self.place, self.number = inherited["place"], inherited["number"]
+            self.began_ns, self.device = inherited["began_ns"], inherited["device"]
+            self.generation, self._descriptor = inherited["generation"], inherited["notes"]
+            settings.device = self.device if inherited["is_given"] else None
         self._memory = mmap.mmap(self._descriptor, MEMORY_BYTES)
         tap.keep_in(self._memory)
+
+    def state(self) -> dict[str, Any]:
+        """Return what another program needs for a Handover of the same mount; `descriptors()` must stay open."""
+        return {
+            "lock": self.lock.fileno(), "device": self.device, "notes": self._descriptor, "supervisor": os.getpid(),
+            "place": self.place, "number": self.number, "began_ns": self.began_ns, "generation": self.generation,
+            "is_given": self.settings.device is not None,
+        }  # fmt: skip
+
+    def descriptors(self) -> list[int]:
+        """Return the descriptors that state() names."""
+        return [self.lock.fileno(), self.device, self._descriptor]
 
     def open_notes(self) -> Notes:
         """Return the notes; a server does this once, before it mounts or takes over the mount."""

@@ -41,6 +41,19 @@ def stranger_above(path: str) -> str | None:
     return None
 
 
+def stranger_writes(path: str) -> str | None:
+    """Return a message that says who could change or replace a file; None: only root and this user. OSError."""
+    stranger = stranger_above(path)
+    if stranger is not None:
+        return stranger
+    status = os.stat(path)
+    if not _is_ours(status.st_uid):
+        return f"{path} belongs to user {status.st_uid}, who can change it"
+    if status.st_mode & stat.S_IWOTH or (status.st_mode & stat.S_IWGRP and status.st_gid != 0):
+        return f"{path} has mode {stat.S_IMODE(status.st_mode):04o}: others than its owner can change it"
+    return None
+
+
 def _names(path: str) -> list[str]:
     return [name for name in path.split("/") if name]
 

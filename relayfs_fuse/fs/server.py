@@ -52,6 +52,9 @@ log = logging.getLogger(__name__)
 # The number of requests that can be served at a time. Each sleeping read(2) takes one, so it must never be reached.
 TASKS_MAX = 1_000_000
 
+# A server that is replaced has finished its jobs if so many looks in a row, so long apart, find no thread at work.
+IDLE_LOOKS, IDLE_LOOK_S = 3, 0.002
+
 # On each of these signals a server unmounts and ends.
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
@@ -85,6 +88,7 @@ class Server:
         self._device: int | None = None
         self._place = handover.place
         self._has_signal = False
+        self._is_replaced = False
         self._control = ControlText(self._tree, self._trace_lines)
         self._tree.attach(
             self._tree.root,
@@ -130,7 +134,8 @@ class Server:
     def run(self) -> None:
         """Serve until the mount is unmounted or one of SIGNALS arrives; then unmount and close the store.
 
-        If it fails although the mount has answered, the mount stays, and is the next server's.
+        If it fails although the mount has answered, or another version takes over, the mount stays, and is the next
+        server's.
         """
         # What was imported lives as long as the process: no collection walks it, the one at the end included.
         gc.freeze()
@@ -141,7 +146,8 @@ class Server:
                 raise _cause(error) from error
             self._close()
             raise _cause(error) from error
-        self._close()
+        if not self._is_replaced:
+            self._close()
 
     def _close(self) -> None:
         try:
@@ -159,6 +165,7 @@ class Server:
     async def _main(self) -> None:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._end_on_signals, nursery.cancel_scope)
+            nursery.start_soon(self._end_when_replaced, nursery.cancel_scope)
             nursery.start_soon(self._work, nursery)
             if self._operations.begun.is_set():
                 # Of a mount that was taken over there may be requests at once.
@@ -211,15 +218,25 @@ class Server:
             if not self._handover.has_answered:
                 raise
             self._device = self._handover.number
+        for finding in self._handover.findings:
+            log.warning("%s", finding)
         if self._handover.died[0]:
-            took_ms = 1000 * (time.monotonic() - self._begun_s)
-            log.warning(
-                "the server before, process %d, has died: %s; this one has taken over in %.0f ms",
-                *self._handover.died, took_ms,
-            )  # fmt: skip
+            self._tell_before(*self._handover.died, 1000 * (time.monotonic() - self._begun_s))
         else:
             self._tell_limits()
         self._handover.tell_answers(self._device)
+
+    def _tell_before(self, process: int, how: str, took_ms: float) -> None:
+        """Log what was before this server."""
+        if self._handover.replaced:
+            log.info(
+                "version %s has taken over from version %s, process %d, in %.0f ms",
+                native.VERSION, self._handover.replaced, process, took_ms,
+            )  # fmt: skip
+        else:
+            log.warning(
+                "the server before, process %d, has died: %s; this one has taken over in %.0f ms", process, how, took_ms
+            )
 
     @staticmethod
     def _tell_limits() -> None:
@@ -240,6 +257,22 @@ class Server:
             async for _ in signals:
                 self._end(scope)
 
+    async def _end_when_replaced(self, scope: trio.CancelScope) -> None:
+        """When the supervisor says so, finish what worker threads do, and end; the mount stays.
+
+        Requests that wait for something else are not answered: the next server gets them again.
+        """
+        assert self._handover.supervisor is not None
+        await trio.lowlevel.wait_readable(self._handover.supervisor)
+        self._is_replaced = True
+        pyfuse3.terminate()  # it takes no further requests
+        busy = trio.to_thread.current_default_thread_limiter()
+        idle = 0
+        while idle < IDLE_LOOKS:
+            await trio.sleep(IDLE_LOOK_S)
+            idle = 0 if busy.borrowed_tokens else idle + 1
+        self._end(scope)
+
     def _note_signal(self, *_: object) -> None:
         """Handle a signal that arrives while no task waits for signals: before run(), or while it unmounts."""
         self._has_signal = True
@@ -258,7 +291,8 @@ class Server:
         return mounts.is_on_top(self._place, self._device)
 
     def _end(self, scope: trio.CancelScope) -> None:
-        self._handover.tell_ends()
+        if not self._is_replaced:
+            self._handover.tell_ends()
         self._waiting.stop()
         scope.cancel()
 

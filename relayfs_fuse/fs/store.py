@@ -2,6 +2,7 @@
 
     STORE/.root                   an empty file, whose mode and group the mount's root directory shows
     STORE/.lock                   locked by the server of this store, whose process it names
+    STORE/.supervisor             the socket on which its supervisor is asked for another version (cli/upgrades.py)
     STORE/.counters/              counters (native/src/counters/format.h)
     STORE/.traces-lost            how many events programs lost that got no buffers of a trace (native/src/trace/lost.c)
     STORE/.traces-lost-UID        the same for programs of other users
@@ -49,7 +50,7 @@ from relayfs_fuse.fs.kinds.unmapper import unmapper
 from relayfs_fuse.fs.ledger import Charge, Ledger, Limits, memory_available
 from relayfs_fuse.fs.own_path import stranger_above
 from relayfs_fuse.fs.protection import Protection, delete
-from relayfs_fuse.fs.store_lock import LOCK_NAME, StoreLock
+from relayfs_fuse.fs.store_lock import LOCK_NAME, SOCKET_NAME, StoreLock
 from relayfs_fuse.fs.survey import Survey
 from relayfs_fuse.native.tables import PERMS
 
@@ -368,7 +369,7 @@ class Store:
 
     def _sweep(self, path: str, entry: os.DirEntry[str]) -> None:
         """Delete a file with a hidden name that a dead server or program has left half made, or half removed."""
-        ours = {LOCK_NAME, ROOT_NAME, COUNTERS_NAME, TRACES_NAME, LOST_NAME, EARLY_NAME, CRASHED_NAME}
+        ours = {LOCK_NAME, SOCKET_NAME, ROOT_NAME, COUNTERS_NAME, TRACES_NAME, LOST_NAME, EARLY_NAME, CRASHED_NAME}
         if not (path == "" and (entry.name in ours or entry.name.startswith(f"{LOST_NAME}-"))):
             delete(entry.path)
 

@@ -24,6 +24,8 @@ from relayfs_fuse.native.tables import PERMS
 # How long to wait for the lock. That of a killed server is released only after the kernel has freed the memory.
 LOCK_WAIT_S = 10.0
 LOCK_NAME = ".lock"
+# The socket of the supervisor that has the lock.
+SOCKET_NAME = ".supervisor"
 
 _HOLDER = re.compile(r"process (?P<pid>[0-9]+), (?:mounted at (?P<place>.*)|unmounted)", re.DOTALL)
 
@@ -33,9 +35,13 @@ class StoreLock:
 
     directory: the store
     mountpoint: where this server is going to mount the store
+    locked: the descriptor of the locked file, and the process that took the lock, if that was before this program ran
     """
 
-    def __init__(self, directory: str, mountpoint: str) -> None:
+    def __init__(self, directory: str, mountpoint: str, locked: tuple[int, int] | None = None) -> None:
+        if locked is not None:
+            self._descriptor, self._holds = locked
+            return
         path = os.path.join(directory, LOCK_NAME)
         self._holds = os.getpid()
         self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, PERMS["OWN"])
@@ -45,6 +51,10 @@ class StoreLock:
         except BaseException:
             self.close()
             raise
+
+    def fileno(self) -> int:
+        """Return the descriptor of the locked file."""
+        return self._descriptor
 
     def close(self) -> None:
         """Release the lock."""

@@ -1,8 +1,16 @@
-"""Constants of <relayfs/store.h> and <relayfs/layout.h>, and the version."""
+"""Constants of <relayfs/store.h>, <relayfs/check_store.h> and <relayfs/layout.h>, and the version."""
 
 from relayfs_fuse._native import ffi, lib
 
 VERSION: str = ffi.string(lib.relay_version()).decode()
+# The versions of the formats in a store.
+FORMATS: dict[str, int] = {
+    "buffers": lib.RELAY_FORMAT_BUFFER,
+    "rings": lib.RELAY_FORMAT_RING,
+    "counters": lib.RELAY_FORMAT_COUNTERS,
+    "names of counters": lib.RELAY_FORMAT_NAMES,
+    "traces": lib.RELAY_FORMAT_TRACES,
+}
 
 CLOSED: int = lib.RELAY_CLOSED
 DISABLED: int = lib.RELAY_DISABLED

@@ -30,7 +30,7 @@ COUNTERS = ("counters", "counters.names", "counters.txt")
 LISTED = "control\ncounters\ncounters.names\ncounters.txt\nerror_log\n"
 NOBODY = 65534
 # What the server itself keeps in a store, sorted.
-KEPT_IN_STORE = [".counters", ".crashed", ".lock", ".root", ".traces", ".traces-lost"]
+KEPT_IN_STORE = [".counters", ".crashed", ".lock", ".root", ".supervisor", ".traces", ".traces-lost"]
 
 
 def wait_until(condition: Callable[[], object], what: str | Callable[[], str], deadline_s: float = DEADLINE_S) -> None:

@@ -15,6 +15,7 @@
 #ifndef RELAYFS_CHECK_STORE_H
 #define RELAYFS_CHECK_STORE_H
 
+#include <relayfs/counters.h>
 #include <relayfs/ring_store.h>
 #include <relayfs/store.h>
 #include <relayfs/trace_store.h>
@@ -22,6 +23,15 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
+
+/* The versions of the formats in a store, which the file servers of a store must share, and the tools that read it. */
+enum relay_store_format {
+	RELAY_FORMAT_BUFFER = RELAY_LAYOUT_VERSION,
+	RELAY_FORMAT_RING = RELAY_RING_VERSION,
+	RELAY_FORMAT_COUNTERS = RELAY_PERF_VERSION,
+	RELAY_FORMAT_NAMES = 2, /* names of counters; version 1 had 64 domains, and did not reuse numbers */
+	RELAY_FORMAT_TRACES = 5 /* the control file of traces */
+};
 
 enum relay_fault_kind {
 	RELAY_FAULT_DAMAGE = 0,

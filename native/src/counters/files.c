@@ -87,7 +87,7 @@ static int make_names(int dir_fd, uint32_t limit)
 	uint32_t n_index = relay_perf_n_index(limit), chunks_max = relay_perf_chunks_max(limit);
 	struct relay_perf_table table = {
 	    .magic = RELAY_PERF_NAMES_MAGIC,
-	    .version = RELAY_PERF_NAMES_VERSION,
+	    .version = RELAY_FORMAT_NAMES,
 	    .limit = limit,
 	    .n_index = n_index,
 	    .chunks_max = chunks_max,
@@ -188,9 +188,9 @@ static int check_table(struct relay_counters *counters)
 	if (table->magic != RELAY_PERF_NAMES_MAGIC)
 		return relay_fault_value(counters->faults, FIELD(relay_perf_table, table, magic), "%llu",
 		                         RELAY_PERF_NAMES_MAGIC);
-	if (table->version != RELAY_PERF_NAMES_VERSION)
+	if (table->version != RELAY_FORMAT_NAMES)
 		return relay_fault_version(counters->faults, FIELD(relay_perf_table, table, version),
-		                           RELAY_PERF_NAMES_VERSION);
+		                           RELAY_FORMAT_NAMES);
 	if (limit == 0 || limit > RELAY_PERF_HIGHEST_LIMIT)
 		return relay_fault_value(counters->faults, FIELD(relay_perf_table, table, limit), "1 to %d",
 		                         RELAY_PERF_HIGHEST_LIMIT);

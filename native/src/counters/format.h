@@ -42,8 +42,6 @@
 
 #define RELAY_PERF_NAMES_MAGIC 0x31304d414e504c52ull /* "RLPNAM01" */
 
-#define RELAY_PERF_NAMES_VERSION 2u /* version 1 had 64 domains, and did not reuse numbers */
-
 enum {
 	RELAY_PERF_DOMAINS = 250,       /* fill the table's page */
 	RELAY_PERF_OWNERS_DOMAINS = 10, /* reserved for root and the store's owner */
@@ -59,7 +57,7 @@ struct relay_perf_domain {
 
 struct relay_perf_table {
 	uint64_t magic;       /* RELAY_PERF_NAMES_MAGIC */
-	uint32_t version;     /* RELAY_PERF_NAMES_VERSION */
+	uint32_t version;     /* RELAY_FORMAT_NAMES */
 	uint32_t limit;       /* of names */
 	uint32_t n_index;     /* a power of two */
 	uint32_t chunks_max;  /* limit of chunks */

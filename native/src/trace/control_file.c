@@ -42,7 +42,6 @@
 #define TRACES_MAGIC 0x3130454341525452ull /* "RTRACE01", little-endian */
 
 enum {
-	TRACES_VERSION = 5,
 	SLOT_BYTES = 2 * RELAY_PAGE_BYTES,
 	TRACES_BYTES = RELAY_PAGE_BYTES + RELAY_N_TRACES * SLOT_BYTES,
 	CLOCK_READINGS = 16,
@@ -117,7 +116,7 @@ void relay_clocks_read(uint32_t clock, struct relay_clocks *clocks)
 
 static int fill_file(int fd)
 {
-	struct traces_page page = {.seen.magic = TRACES_MAGIC, .seen.version = TRACES_VERSION};
+	struct traces_page page = {.seen.magic = TRACES_MAGIC, .seen.version = RELAY_FORMAT_TRACES};
 	int err = -posix_fallocate(fd, 0, TRACES_BYTES);
 	if (!err && pwrite(fd, &page, sizeof(page), 0) != (ssize_t)sizeof(page))
 		err = -EIO;
@@ -142,9 +141,9 @@ static int check_page(const struct relay_traces *traces, struct relay_faults *fa
 	if (page->magic != TRACES_MAGIC)
 		return relay_fault_value(faults, offsetof(struct relay_trace_page, magic), page->magic,
 		                         "relay_trace_page.magic", "%llu", TRACES_MAGIC);
-	if (page->version != TRACES_VERSION)
+	if (page->version != RELAY_FORMAT_TRACES)
 		return relay_fault_version(faults, offsetof(struct relay_trace_page, version), page->version,
-		                           "relay_trace_page.version", TRACES_VERSION);
+		                           "relay_trace_page.version", RELAY_FORMAT_TRACES);
 	return 0;
 }
 

@@ -1,0 +1,35 @@
+"""Child processes of a supervisor: each has a connection to it, and dies with it."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import socket
+
+# On each of these signals a server unmounts and ends.
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
+_PR_SET_PDEATHSIG = 1
+_libc = ctypes.CDLL(None)
+
+
+def fork() -> tuple[int, socket.socket]:
+    """Fork; return the child's process id, 0 in the child, and the end of the connection of the process that returns.
+
+    In the child SIGNALS are blocked: until it has handlers, they wait.
+    """
+    ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+    supervisor = os.getpid()
+    child = os.fork()
+    if child:
+        its.close()
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+        return child, ours
+    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != supervisor:
+        os._exit(1)
+    ours.close()
+    signal.set_wakeup_fd(-1)
+    return 0, its
