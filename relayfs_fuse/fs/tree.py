@@ -320,7 +320,7 @@ class Tree:
         Numbers are hashes, as far as the number of nodes permits:
 
             0 | hash of the directory's number, the name, and what the store has there (identify())
-            0 | the first bits of such a hash | place in the listing of a StatsDirectory, if any | the same in one inside
+            0 | the first bits of such a hash | place in the listing of a StatsDirectory | the same in one inside
             1 | last 30 bits of the number of the node that it is a view of | user
         """
         parent = node.parent
