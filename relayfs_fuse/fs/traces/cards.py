@@ -173,7 +173,9 @@ def _read(name: str, path: str) -> Card:
 def _write(directory: str, files: Mapping[str, bytes]) -> None:
     for path, data in files.items():
         whole = os.path.join(directory, path)
-        os.makedirs(os.path.dirname(whole), PERMS["CARDS"], exist_ok=True)
+        # Not the directories above, which are gone if the store was unmounted or removed.
+        with suppress(FileExistsError):
+            os.mkdir(os.path.dirname(whole), PERMS["CARDS"])
         with open(os.open(whole, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, PERMS["CARD"]), "wb") as file:
             file.write(data)
 
