@@ -16,7 +16,7 @@ import struct
 from typing import TYPE_CHECKING, NamedTuple
 
 from relayfs_fuse.fs import tap
-from relayfs_fuse.fs.notes import AGAIN, AREA_BYTES, PAGE_BYTES
+from relayfs_fuse.fs.notes import AGAIN, AREA_BYTES, PAGE_BYTES, WRITTEN
 from relayfs_fuse.native.memory import store_taken
 
 if TYPE_CHECKING:
@@ -111,10 +111,17 @@ class Taking:
 
         find: returns the buffer with an inode number; None: there is none
         """
-        words = self._words
-        if words[_WRITE_STATE] == _BEGUN and tap.awaits(words[_WRITE]):
-            stored = find(words[_WRITE_BUFFER])
-            self._written = stored.written_since(words[_WRITE_BEFORE]) if stored else b""
+        unique, note = self._words[_WRITE], None
+        if self._words[_WRITE_STATE] == _BEGUN and tap.awaits(unique):
+            # This server may die, too, before the kernel asks again, and after somebody has read.
+            note = self.notes.get(WRITTEN, unique)
+            if note is None:
+                stored = find(self._words[_WRITE_BUFFER])
+                note = stored.written_since(self._words[_WRITE_BEFORE]) if stored else b""
+                self.notes.put(WRITTEN, unique, note)
+            self._written = note
+        for number in [number for number, _ in self.notes.all(WRITTEN) if note is None]:
+            self.notes.drop(WRITTEN, number)
 
     def was_written(self, unique: int, data: bytes) -> bool:
         """Whether a dead server has carried out a write(2) of a record, which the kernel asks for again."""

@@ -11,6 +11,8 @@ import errno
 import json
 import logging
 import os
+import time
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from relayfs_fuse.fs import tap
@@ -33,6 +35,10 @@ if TYPE_CHECKING:
     from relayfs_fuse.fs.tree import Tree
 
 log = logging.getLogger(__name__)
+
+# How long a dead server may take to end, and the pause between two looks.
+ENDING_S = 2.0
+ENDING_PAUSE_S = 0.001
 
 
 class _OpenFile:
@@ -145,7 +151,7 @@ class OpenFiles:
         unique, number, end = tap.last_reply()
         stored = self._buffer(number) if unique and not tap.awaits(unique) else None
         if stored is not None and stored.n_consumed() < end:
-            stored.buffer.consume_to(end)
+            _when_ended(partial(stored.buffer.consume_to, end))
         tap.end_reply()
 
     def _buffer(self, number: int) -> Stored[Any] | None:
@@ -179,6 +185,21 @@ class OpenFiles:
         except Exception:
             log.exception("an open file cannot be opened again")
         return GoneHandle(opening)
+
+
+def _when_ended(act: Callable[[], object]) -> None:
+    """Call a function, and again while a lock is held by the dead server, a thread of which may still be ending."""
+    deadline = time.monotonic() + ENDING_S
+    while True:
+        try:
+            act()
+        except OSError as error:
+            if error.errno != errno.EBUSY or time.monotonic() >= deadline:
+                log.warning("what was read when a server died cannot be consumed: %s", error.strerror)
+                return
+        else:
+            return
+        time.sleep(ENDING_PAUSE_S)
 
 
 def _opening(number: int, about: dict[str, Any]) -> Opening:
