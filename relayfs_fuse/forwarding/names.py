@@ -19,6 +19,7 @@ import enum
 import os
 import re
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 from urllib.parse import quote, unquote, unquote_to_bytes
 
@@ -122,14 +123,19 @@ class Place:
     recording: str
     path: str
 
-    @property
+    @cached_property
     def subject(self) -> str:
         """The subject of the file's messages."""
         directory, _, name = self.path.rpartition("/")
         process = token(directory) if directory else _NO_PROCESS
         return f"{recording_subject(self.host, self.recording)}.{process}.{token(name)}"
 
-    @property
+    @cached_property
+    def quoted(self) -> str:
+        """The path as a header has it."""
+        return quote(os.fsencode(self.path), safe="/")
+
+    @cached_property
     def kind(self) -> Kind:
         """How it is sent. MessageError: it is no file of a recording."""
         kind = kind_of(self.path)
@@ -189,7 +195,7 @@ class Piece:
     def headers(self, place: Place) -> dict[str, str]:
         """Return the headers of its message."""
         found = {
-            "Relay-Path": quote(os.fsencode(place.path), safe="/"),
+            "Relay-Path": place.quoted,
             "Relay-Offset": str(self.offset),
             "Relay-End": str(self.end),
             "Relay-Packet": f"{self.start} {self.length}",
@@ -206,7 +212,7 @@ class Piece:
     @classmethod
     def of(cls, place: Place, headers: Mapping[str, str]) -> Piece:
         """Parse headers. MessageError: they contradict each other or the subject, or are out of range."""
-        if (path := headers.get("Relay-Path")) != quote(os.fsencode(place.path), safe="/"):
+        if (path := headers.get("Relay-Path")) != place.quoted:
             raise MessageError(f"Relay-Path: {path!r} is not the file of the subject, {place.path}")
         start, _, length = headers.get("Relay-Packet", "").partition(" ")
         metadata = headers.get("Relay-Metadata")

@@ -12,6 +12,7 @@ import os
 import time
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import cached_property
 from itertools import islice
 from typing import TYPE_CHECKING
 from urllib.parse import quote
@@ -77,6 +78,12 @@ class Link:
     admit: Callable[[int], Awaitable[None]]
     messages: int = 0
     bytes: int = 0
+
+    @cached_property
+    def headers(self) -> dict[str, str]:
+        """The headers that all messages have."""
+        found = {"Relay-Origin": quote(self.recording.origin), "Relay-Forwarder": self.sender.text}
+        return {**found, "Relay-Machine": self.sender.machine} if self.sender.machine else found
 
     def place(self, path: str) -> Place:
         """Return which file a path of the recording is."""
@@ -214,16 +221,11 @@ class File:
         link = self.link
         await link.admit(len(data))
         payload, encoding = link.encode(data)
-        headers = {
-            **piece.headers(self.place), **(more or {}),
-            "Relay-Origin": quote(link.recording.origin), "Relay-Forwarder": link.sender.text,
-        }  # fmt: skip
-        if link.sender.machine:
-            headers["Relay-Machine"] = link.sender.machine
+        headers = {**piece.headers(self.place), **link.headers, **(more or {})}
         if encoding:
             headers["Content-Encoding"] = encoding
         while True:
-            message_id = self._message_id(headers["Relay-Path"], piece.offset)
+            message_id = self._message_id(piece.offset)
             headers["Nats-Msg-Id"] = message_id
             headers[PREVIOUS] = str(self.sequence or 0)
             checks = time.monotonic() > self._check_at_s
@@ -242,10 +244,11 @@ class File:
         link.bytes += len(data)
         self.offset = piece.end
 
-    def _message_id(self, path: str, offset: int) -> str:
+    def _message_id(self, offset: int) -> str:
         """Return BOOT:TRACE:FILE:OFFSET; TRACE with its host, because the ids of a stream are of all hosts together."""
         renewed = f"+{self._renewed}" if self._renewed else ""
-        return f"{self.link.recording.boot}:{token(self.link.host)}.{token(self.link.name)}:{path}:{offset}{renewed}"
+        name = f"{token(self.link.host)}.{token(self.link.name)}"
+        return f"{self.link.recording.boot}:{name}:{self.place.quoted}:{offset}{renewed}"
 
     async def _is_there(self, message_id: str, *, is_duplicate: bool) -> bool:
         """Find out whether the stream has the message already; OvertakenError: it has a later one."""
@@ -269,7 +272,7 @@ class File:
 
     def _check_origin(self, last: Stored) -> None:
         origin = last.headers.get("Relay-Origin", "")
-        if origin != quote(self.link.recording.origin):
+        if origin != self.link.headers["Relay-Origin"]:
             raise RelayError(
                 f"{self.link.server.url} has another recording as {self.link.host}/{self.link.name}, which "
                 f"{self._name(last)} has sent: two machines may have this name, or two recordings. "
