@@ -1,7 +1,7 @@
 # bash completion for relayfs(8); belongs into share/bash-completion/completions/, also under the name mount.relayfs
 
 _relayfs() {
-	local own='store= size= user_size= user_files= control_mode= counters= crashed= crashed_size= log= trusted trigger_run fsname='
+	local own='store= size= user_size= user_files= control_mode= counters= crashed= crashed_size= watchdog= log= trusted trigger_run fsname='
 	local fuse='allow_other ro nosuid nodev noexec noatime nodiratime sync dirsync rw suid dev exec atime diratime async'
 	# Not COMP_WORDS: Readline cuts words at "=", which here is within them. What it replaces is $2, the last piece.
 	local typed=${COMP_LINE:0:COMP_POINT} before option

@@ -1,7 +1,7 @@
 # fish completion for relayfs(8); belongs into share/fish/vendor_completions.d/
 
 function __relayfs_options
-	set -l own store= size= user_size= user_files= control_mode= counters= crashed= crashed_size= log= trusted trigger_run fsname=
+	set -l own store= size= user_size= user_files= control_mode= counters= crashed= crashed_size= watchdog= log= trusted trigger_run fsname=
 	set -l fuse allow_other ro nosuid nodev noexec noatime nodiratime sync dirsync rw suid dev exec atime diratime async
 	set -l before (commandline -ct | string match -rg '^(.*,)')
 	or set before ''

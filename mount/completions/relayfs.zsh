@@ -2,7 +2,7 @@
 # zsh completion for relayfs(8); belongs into share/zsh/site-functions/ under the name _relayfs
 
 _relayfs_options() {
-	local own=(store= size= user_size= user_files= control_mode= counters= crashed= crashed_size= log= trusted trigger_run fsname=)
+	local own=(store= size= user_size= user_files= control_mode= counters= crashed= crashed_size= watchdog= log= trusted trigger_run fsname=)
 	local fuse=(allow_other ro nosuid nodev noexec noatime nodiratime sync dirsync rw suid dev exec atime diratime async)
 	compset -P '*,'
 	if compset -P '*='; then

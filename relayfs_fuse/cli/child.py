@@ -27,9 +27,14 @@ def fork() -> tuple[int, socket.socket]:
         its.close()
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
         return child, ours
-    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    die_with_parent()
     if os.getppid() != supervisor:
         os._exit(1)
     ours.close()
     signal.set_wakeup_fd(-1)
     return 0, its
+
+
+def die_with_parent() -> None:
+    """Have the kernel kill this process when its parent ends."""
+    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

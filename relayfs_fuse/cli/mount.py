@@ -20,12 +20,12 @@ import re
 import resource
 import subprocess
 import sys
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from relayfs_fuse import native
+from relayfs_fuse.cli.background import detach, open_null, send
 from relayfs_fuse.cli.notify import keep, kept, let_go, notify
 from relayfs_fuse.cli.program import HANDOVER_OPTION, TAKE_OVER_OPTION, inherited_state, print_versions, take_over
 from relayfs_fuse.errors import OptionError, RelayError
@@ -55,13 +55,14 @@ IGNORED_OPTIONS = (
 )
 OWN_OPTIONS = (
     *("store=DIR", "size=BYTES", "user_size=BYTES", "user_files=N", "control_mode=OCTAL", "counters=N", "crashed=N"),
-    *("crashed_size=BYTES", "log=FILE", "trusted", "trigger_run", "fsname=NAME"),
+    *("crashed_size=BYTES", "watchdog=SECONDS", "log=FILE", "trusted", "trigger_run", "fsname=NAME"),
 )
 # These are ignored unless root mounts.
 ROOT_OPTIONS = ("suid", "dev")
 DEAD_MOUNTS_MAX = 32
 USER_FILES_MAX = 1 << 20
 CARDS_MAX = 10_000
+WATCHDOG_MAX = 86_400
 
 
 @dataclass
@@ -216,8 +217,9 @@ def _apply_own(arguments: Arguments, key: str, value: str) -> None:
         settings.control_mode = int(value, 8)
     elif key == "counters":
         settings.counters_limit = _number(key, value, native.COUNTERS_HIGHEST_LIMIT)
-    elif key == "crashed":
-        settings.cards = 0 if value == "0" else _number(key, value, CARDS_MAX)
+    elif key in {"crashed", "watchdog"}:
+        number = 0 if value == "0" else _number(key, value, CARDS_MAX if key == "crashed" else WATCHDOG_MAX)
+        setattr(settings, "cards" if key == "crashed" else "watchdog", number)
     elif key == "crashed_size":
         settings.cards_size = _cards_size(key, value)
     elif key == "log":
@@ -427,8 +429,8 @@ def _run_in_background(arguments: Arguments, writing_end: int, inherited: Mappin
         return _serve_in_background(arguments, handover, writing_end)
 
     def answers() -> None:
-        _detach()
-        _send(writing_end, b"\0")
+        detach()
+        send(writing_end, b"\0")
 
     status = 1
     try:
@@ -436,7 +438,7 @@ def _run_in_background(arguments: Arguments, writing_end: int, inherited: Mappin
     except (RelayError, RuntimeError) as error:
         _log_in_background(arguments)
         log.error("%s", error)
-        _send(writing_end, str(error).encode())
+        send(writing_end, str(error).encode())
     logging.shutdown()
     os._exit(status)
 
@@ -457,36 +459,18 @@ def _serve_in_background(arguments: Arguments, handover: Handover, writing_end: 
         status = 0
     except (RelayError, RuntimeError) as error:
         log.error("%s", error)
-        _send(writing_end, str(error).encode())
+        send(writing_end, str(error).encode())
     except BaseException as error:
         log.exception("the server failed")
-        _send(writing_end, f"the server failed: {error!r}".encode())
+        send(writing_end, f"the server failed: {error!r}".encode())
     logging.shutdown()
     return status
 
 
 def _hide(visible: logging.Handler, writing_end: int) -> None:
     logging.getLogger().removeHandler(visible)
-    _detach()
-    _open_null(writing_end)
-
-
-def _detach() -> None:
-    """Let go of the terminal, or of who waits for the end of what this process prints."""
-    _open_null(*range(3))
-
-
-def _open_null(*descriptors: int) -> None:
-    null = os.open(os.devnull, os.O_RDWR)
-    for descriptor in descriptors:
-        os.dup2(null, descriptor, inheritable=descriptor < 3)
-    os.close(null)
-
-
-def _send(writing_end: int, message: bytes) -> None:
-    with suppress(OSError):  # the parent has ended
-        os.write(writing_end, message)
-    _open_null(writing_end)  # what is said later is for nobody
+    detach()
+    open_null(writing_end)
 
 
 def _allow_many_files() -> None:

@@ -17,6 +17,7 @@ import sys
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from relayfs_fuse import native
+from relayfs_fuse.cli.child import die_with_parent
 from relayfs_fuse.fs.own_path import stranger_writes
 from relayfs_fuse.fs.versions import MESSAGE_MAX, READY, versions
 
@@ -40,8 +41,9 @@ def refusal(program: str) -> str | None:
         if not os.path.isfile(program) or not os.access(program, os.X_OK):
             return f"{program} is no program that user {os.geteuid()} may execute"
         done = subprocess.run(
-            [program, HANDOVER_OPTION], stdin=subprocess.DEVNULL, capture_output=True, timeout=PROBE_S, check=False
-        )
+            [program, HANDOVER_OPTION], stdin=subprocess.DEVNULL, capture_output=True, timeout=PROBE_S, check=False,
+            preexec_fn=die_with_parent,  # this process has one thread
+        )  # fmt: skip
     except OSError as error:
         return f"{program}: {error.strerror}"
     except subprocess.TimeoutExpired:

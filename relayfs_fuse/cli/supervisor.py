@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING
 
 from relayfs_fuse.cli.child import SIGNALS, fork
 from relayfs_fuse.cli.upgrades import Upgrades
+from relayfs_fuse.cli.watchdog import Watchdog
 from relayfs_fuse.fs import mounts, tap
 from relayfs_fuse.fs.handover import ANSWERS, ENDS, MOUNTED
 
@@ -64,6 +65,7 @@ class Supervisor:
     ) -> None:
         self._handover = handover
         self._upgrades = upgrades
+        self._watchdog = Watchdog(handover.heartbeat, handover.settings.watchdog)
         self._serve = serve
         self._answers = answers
         self._ends = ends
@@ -131,22 +133,34 @@ class Supervisor:
         """Pass signals on to a server, and take its messages, until it has closed the connection."""
         connection = self._handover.supervisor
         assert connection is not None
+        self._watchdog.begin(server)
         with connection:
             while True:
                 poll = select.poll()
                 for one in (connection, self._woken, *self._upgrades.sockets()):
                     poll.register(one, select.POLLIN)
-                wait_s = self._upgrades.wait_s()
-                ready = [descriptor for descriptor, _ in poll.poll(None if wait_s is None else 1000 * wait_s)]
+                waits_s = [
+                    wait_s for wait_s in (self._upgrades.wait_s(), self._watchdog.wait_s()) if wait_s is not None
+                ]
+                ready = [descriptor for descriptor, _ in poll.poll(1000 * min(waits_s) if waits_s else None)]
                 if self._woken.fileno() in ready:
                     self._pass_on(server)
                 if connection.fileno() in ready and not self._take_message(connection):
                     return
+                self._watch(server)
                 if self._upgrades.attend(ready, server):
                     signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # they wait for the other version
                     if select.select([self._woken], [], [], 0)[0]:
                         self._pass_on(server)
                     self._upgrades.become(server, connection, {"dead": sorted(self._dead)})
+
+    def _watch(self, server: int) -> None:
+        """Kill a server that is stuck, if there can be another one."""
+        found = self._watchdog.look()
+        if found and self._handover.has_answered and not self._is_ending and tap.can_hand_over():
+            self._handover.findings += found
+            with suppress(ProcessLookupError):
+                os.kill(server, signal.SIGKILL)
 
     def _pass_on(self, server: int) -> None:
         for signum in self._woken.recv(4096):

@@ -15,6 +15,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from relayfs_fuse.fs import tap
+from relayfs_fuse.fs.heartbeat import Heartbeat
 from relayfs_fuse.fs.notes import MEMORY_BYTES, Notes, make_memory
 from relayfs_fuse.fs.store import lock_store
 from relayfs_fuse.fs.store_lock import StoreLock
@@ -42,6 +43,7 @@ class Handover:
     device: the descriptor of /dev/fuse; -1: nothing is mounted yet
     has_answered: whether the mount has answered before
     number: st_dev of the mount, once it has answered
+    heartbeat: says that the server's loop turns
     died: the server before, which has died, and what ended it; 0, "": there was none
     replaced: the version of the server before, if it has ended because this one takes its place
     findings: what the supervisor has to say in this server's log
@@ -63,12 +65,13 @@ class Handover:
             # Once it is mounted, this would ask the server.
             self.place = settings.mountpoint if settings.device is not None else os.path.realpath(settings.mountpoint)
             self.began_ns, self.device, self.generation, self.number = time.time_ns(), -1, 0, 0
-            self._descriptor = make_memory()
+            self._descriptor, self.heartbeat = make_memory(), Heartbeat()
         else:
             self.lock = StoreLock(settings.store, settings.mountpoint, (inherited["lock"], inherited["supervisor"]))
             self.place, self.number = inherited["place"], inherited["number"]
             self.began_ns, self.device = inherited["began_ns"], inherited["device"]
             self.generation, self._descriptor = inherited["generation"], inherited["notes"]
+            self.heartbeat = Heartbeat(inherited["heartbeat"])
             settings.device = self.device if inherited["is_given"] else None
         self._memory = mmap.mmap(self._descriptor, MEMORY_BYTES)
         tap.keep_in(self._memory)
@@ -78,12 +81,12 @@ class Handover:
         return {
             "lock": self.lock.fileno(), "device": self.device, "notes": self._descriptor, "supervisor": os.getpid(),
             "place": self.place, "number": self.number, "began_ns": self.began_ns, "generation": self.generation,
-            "is_given": self.settings.device is not None,
+            "heartbeat": self.heartbeat.descriptor, "is_given": self.settings.device is not None,
         }  # fmt: skip
 
     def descriptors(self) -> list[int]:
         """Return the descriptors that state() names."""
-        return [self.lock.fileno(), self.device, self._descriptor]
+        return [self.lock.fileno(), self.device, self._descriptor, self.heartbeat.descriptor]
 
     def open_notes(self) -> Notes:
         """Return the notes; a server does this once, before it mounts or takes over the mount."""

@@ -24,6 +24,7 @@ from relayfs_fuse.fs.control_text import ControlText
 from relayfs_fuse.fs.counter_files import CounterDirectory
 from relayfs_fuse.fs.counters import Counters
 from relayfs_fuse.fs.errorlog import ErrorLog
+from relayfs_fuse.fs.heartbeat import BEAT_S
 from relayfs_fuse.fs.kinds.channel import StoredChannel
 from relayfs_fuse.fs.kinds.damaged import DamagedChannel
 from relayfs_fuse.fs.nodes import ControlFile, CounterNamesFile, CountersFile, ErrorLogFile, TextFile
@@ -99,6 +100,7 @@ class Server:
     def mount(self) -> None:
         """Load what is in the store, and mount, or take over the mount; StoreError, RuntimeError."""
         native.guard_install()
+        self._handover.heartbeat.prepare()
         self._announcements = Announcements(self._settings.mountpoint)
         self._counters = self._open_counters()
         self._traces = self._open_traces()
@@ -166,6 +168,7 @@ class Server:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._end_on_signals, nursery.cancel_scope)
             nursery.start_soon(self._end_when_replaced, nursery.cancel_scope)
+            nursery.start_soon(self._beat)
             nursery.start_soon(self._work, nursery)
             if self._operations.begun.is_set():
                 # Of a mount that was taken over there may be requests at once.
@@ -256,6 +259,11 @@ class Server:
                 self._end(scope)
             async for _ in signals:
                 self._end(scope)
+
+    async def _beat(self) -> None:
+        while True:
+            self._handover.heartbeat.beat()
+            await trio.sleep(BEAT_S)
 
     async def _end_when_replaced(self, scope: trio.CancelScope) -> None:
         """When the supervisor says so, finish what worker threads do, and end; the mount stays.

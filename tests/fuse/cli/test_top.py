@@ -87,7 +87,7 @@ class Stream:
 
 def test_figures_go_on_while_the_server_stands_still_dies_and_comes_back(make_mount: Callable, tmp_path: Path) -> None:
     """A server that stands still answers no request: there is none."""
-    mount = make_mount()
+    mount = make_mount("watchdog=0")
     mount.create("a", SMALL)
     start_trace(mount, "t")
     stream = Stream(mount, tmp_path / "out")
