@@ -133,8 +133,8 @@ def cpu_s(pid: int) -> float:
 
 
 def server_of(mount: Mount) -> int:
-    """Return the process that serves a mount: no other one has been told its path yet."""
-    return int(subprocess.run(["pgrep", "-f", mount.path], check=True, stdout=subprocess.PIPE).stdout)
+    """Return the process that serves a mount, the newest one that has been told its path; its supervisor is older."""
+    return int(subprocess.run(["pgrep", "--newest", "-f", mount.path], check=True, stdout=subprocess.PIPE).stdout)
 
 
 def cat(samples: Samples, merged: Path, server: int) -> None:
