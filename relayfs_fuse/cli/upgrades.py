@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 # What each step may take, in seconds: to tell the program, to check and load it, to finish what the old server does,
 # until the new one answers; and how long that one has to live until the supervisor follows it.
-REQUEST_S, LOAD_S, DRAIN_S, ANSWER_S, TRIAL_S = 10.0, 120.0, 5.0, 10.0, 2.0
+REQUEST_S, LOAD_S, DRAIN_S, ANSWER_S, TRIAL_S = 10.0, 120.0, 5.0, 30.0, 2.0
 
 _NOTHING, _LOADS, _DRAINS, _TRIES = range(4)
 _CREDENTIALS = struct.Struct("@3i")
