@@ -47,7 +47,7 @@ RINGS = [
 
 @dataclass
 class Checked:
-    """What a check has said."""
+    """What a check has said; no summary: there was nothing to check."""
 
     status: int
     findings: list[dict]
@@ -61,7 +61,7 @@ class Checked:
 def check(*arguments: str | Path, env: dict[str, str] | None = None) -> Checked:
     done = CliRunner().invoke(relayctl, ["check", "--json", *map(str, arguments)], catch_exceptions=False, env=env)
     lines = [json.loads(line) for line in done.stdout.splitlines()]
-    return Checked(done.exit_code, lines[:-1], lines[-1])
+    return Checked(done.exit_code, lines[:-1], lines[-1] if lines else {})
 
 
 class CheckedStore:

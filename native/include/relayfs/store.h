@@ -42,7 +42,7 @@ enum relay_perm {
 	RELAY_PERM_PLAIN_LEAST = 0700,   /* other directories: at least */
 	RELAY_PERM_NEW_DIR = 0700,       /* a directory until it is complete */
 	RELAY_PERM_NEW = 0600,           /* a file until it is complete */
-	RELAY_PERM_OWN = 0600,           /* locks, .processes, .given-up, .decided, .traces-lost; -UID is that user's */
+	RELAY_PERM_OWN = 0600,           /* locks, .supervisor, .processes, .given-up, .decided, .traces-lost; -UID: the user's */
 	RELAY_PERM_CARDS = 0700,         /* .crashed, and the cards in it, each of the dead process's user */
 	RELAY_PERM_CARD = 0400,          /* the files of a card */
 	RELAY_PERM_TRACES = 0644,        /* .traces */

@@ -28,7 +28,7 @@ HELD = {
     r"\.counters/0-0-0666": ("GROUP", ROOT),
     r"dir": ("MKDIR", ROOT),
     r"\.root": ("PLAIN", ROOT),
-    r"\.lock|\.counters/lock|\.traces-lost": ("OWN", ROOT),
+    r"\.lock|\.supervisor|\.counters/lock|\.traces-lost": ("OWN", ROOT),
     r"(perprocess|peruser|shared)/[^/.]+/\.processes|perprocess/\.(recorder|given-up)": ("OWN", ROOT),
     r"\.traces-lost-65534": ("GIVEN", (65534, 0)),
     r"\.crashed": ("CARDS", ROOT),

@@ -98,7 +98,7 @@ RELAY = {
     "start_reserve": stored("relay_geometry.start_reserve", "less than subbuf_size, 4096", in_control(80), "I", 4096),
     "format": stored("relay_geometry.format", "0 with this timestamp", in_control(92), "I", 1),
     "times": stored("relay_geometry.timestamp", "the clock of times, 1", in_control(76), "I", 0),
-    "flags": stored("relay_control.flags", "bits of 255", in_control(160), "I", 1 << 20),
+    "flags": stored("relay_control.flags", "bits of 511", in_control(160), "I", 1 << 20),
     "n_claims_used": stored("relay_control.n_claims_used", "at most 256", in_control(164), "I", 1000),
     "head": stored(
         "relay_control.head.first", "a position in sub-buffers of so many bytes: 4096", in_control(128), "Q", SUBBUF + 1
