@@ -42,18 +42,18 @@ enum relay_perm {
 	RELAY_PERM_PLAIN_LEAST = 0700,   /* other directories: at least */
 	RELAY_PERM_NEW_DIR = 0700,       /* a directory until it is complete */
 	RELAY_PERM_NEW = 0600,           /* a file until it is complete */
-	RELAY_PERM_OWN = 0600,           /* locks, .supervisor, .processes, .given-up, .decided, .traces-lost; -UID: the user's */
-	RELAY_PERM_CARDS = 0700,         /* .crashed, and the cards in it, each of the dead process's user */
-	RELAY_PERM_CARD = 0400,          /* the files of a card */
-	RELAY_PERM_TRACES = 0644,        /* .traces */
-	RELAY_PERM_COUNTERS = 0644,      /* counters, names; UID-GID-MODE is as its name says */
-	RELAY_PERM_BUFFER = 0640,        /* memN, of uid= and gid=; perm= and chmod(2) change it */
-	RELAY_PERM_CALLBACK = 0600,      /* memN if the program has create_buf_file, as in the kernel */
-	RELAY_PERM_BUFFER_MOST = 0666,   /* memN: at most */
-	RELAY_PERM_PERPROCESS = 0640,    /* memN and .events of a process in a trace, of its user and group */
-	RELAY_PERM_PERUSER = 0600,       /* those of all processes of a user, likewise */
-	RELAY_PERM_SHARED = 0666,        /* those of all processes */
-	RELAY_PERM_STRANGERS = 0022      /* the write permissions of users other than the owner */
+	RELAY_PERM_OWN = 0600, /* locks, .supervisor, .processes, .given-up, .decided, .traces-lost; -UID: the user's */
+	RELAY_PERM_CARDS = 0700,       /* .crashed, and the cards in it, each of the dead process's user */
+	RELAY_PERM_CARD = 0400,        /* the files of a card */
+	RELAY_PERM_TRACES = 0644,      /* .traces */
+	RELAY_PERM_COUNTERS = 0644,    /* counters, names; UID-GID-MODE is as its name says */
+	RELAY_PERM_BUFFER = 0640,      /* memN, of uid= and gid=; perm= and chmod(2) change it */
+	RELAY_PERM_CALLBACK = 0600,    /* memN if the program has create_buf_file, as in the kernel */
+	RELAY_PERM_BUFFER_MOST = 0666, /* memN: at most */
+	RELAY_PERM_PERPROCESS = 0640,  /* memN and .events of a process in a trace, of its user and group */
+	RELAY_PERM_PERUSER = 0600,     /* those of all processes of a user, likewise */
+	RELAY_PERM_SHARED = 0666,      /* those of all processes */
+	RELAY_PERM_STRANGERS = 0022    /* the write permissions of users other than the owner */
 };
 
 /* The parameters of a new channel. The enums are in layout.h. */
