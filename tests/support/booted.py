@@ -72,16 +72,21 @@ SCRIPT = "exec >/shared/result 2>&1\n{}\nsystemctl --no-block exit\n"
 BOOT_S = 600
 
 
+def cgroups() -> Path | None:
+    """Return where the unified hierarchy of control groups is mounted, which systemd needs; None: nowhere."""
+    found = re.search(r"^\S+ (\S+) cgroup2 ", Path("/proc/self/mounts").read_text(), re.MULTILINE)
+    return Path(found[1]) if found else None
+
+
 def boot(root: Path, shared: Path, script: str) -> str:
     """Boot, run the script, and return what it prints."""
     shared.mkdir(exist_ok=True)
     (shared / "check.sh").write_text(SCRIPT.format(script))
     for name, text in UNITS.items():
         (shared / name).write_text(text)
-    # systemd needs a group of the unified hierarchy.
-    found = re.search(r"^\S+ (\S+) cgroup2 ", Path("/proc/self/mounts").read_text(), re.MULTILINE)
-    assert found
-    group = Path(found[1], f"relayfs-test-{os.getpid()}")
+    hierarchy = cgroups()
+    assert hierarchy
+    group = hierarchy / f"relayfs-test-{os.getpid()}"
     group.mkdir()
     enter = (
         f"echo $$ >'{group}/cgroup.procs' && exec timeout -s KILL {BOOT_S} unshare --mount --uts --ipc --net --cgroup"

@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 import pytest
-from booted import CHECK, CHECKED, boot
+from booted import CHECK, CHECKED, boot, cgroups
 from build import ROOT
 from forking import RELAYFS
 
@@ -39,6 +39,7 @@ done
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can start systemd as process 1")
+@pytest.mark.skipif(cgroups() is None, reason="no cgroup2 is mounted")
 def test_the_unit_mounts_for_all_is_started_again_and_stops(tmp_path: Path) -> None:
     unit = (ROOT / "mount/relayfs@.service").read_text()
     (tmp_path / "relayfs@.service").write_text(unit.replace("/usr/local/bin/relayfs", str(RELAYFS)))
