@@ -65,6 +65,7 @@ SUMMARIES = {
     "doctor": "Check the machine and the mounts, and say what to do.",
     "events": "List the events of running programs, traced or not.",
     "export": "Write events as text or JSON, or for Perfetto or Chrome.",
+    "fleet": "Show machines that forward recordings, and what is behind.",
     "flush": "Begin new sub-buffers: readers of whole ones see all there is.",
     "forward": "Send a recording to a NATS server, also while it is recorded.",
     "live": "Show traces to viewers of LTTng's live protocol.",

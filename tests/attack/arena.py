@@ -65,9 +65,9 @@ def prefer(pid: int) -> None:
 
     Where the kernel groups processes by session (sched(7), autogroup), nice values count among those of one session
     only. A server of nice -20 in the same session as all the others was once runnable for 4.2 s without a CPU. So the
-    process has a session of its own, which has that value, too.
+    process, or the supervisor of a server, has a session of its own, which has that value, too.
     """
-    assert os.getsid(pid) == pid
+    assert os.getsid(pid) in (pid, int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1]))
     for task in os.listdir(f"/proc/{pid}/task"):
         os.setpriority(os.PRIO_PROCESS, int(task), HIGHEST)
     with suppress(FileNotFoundError):  # the kernel has no such groups

@@ -142,7 +142,7 @@ def contents(channel: Path) -> bytes:
 
 
 def relay_files(directory: Path) -> list[str]:
-    ours = ("control", "error_log", ".channels", ".counters", ".traces", *COUNTERS)
+    ours = ("control", "error_log", ".channels", ".counters", ".crashed", ".traces", *COUNTERS)
     return sorted(name for name in os.listdir(directory) if name not in ours)
 
 

@@ -122,6 +122,8 @@ def test_what_another_user_shows_in_a_mount_is_neither_allocated_nor_sent_to_the
     for name, word in shown.items():
         (stats / name).write_text(f"{word}\n")
     (stats / "mem0").touch()
+    (stats / "buffer0").mkdir()
+    (stats / "buffer0/unread_bytes").write_text("1\n")
     within = ["prlimit", f"--as={2 << 30}", RELAYCTL, "cat", "--mount", tmp_path]
     for options, missing in ([], "app0"), (["--peek"], ".channels/app/peek0"):
         done = subprocess.run(

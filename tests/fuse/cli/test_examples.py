@@ -435,7 +435,7 @@ def test_shell_alone_is_enough(mount, shell):
     process = spawn(shell.split(), EXAMPLES / "tail.sh", mount.path, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     assert succeed(process) == b"first\nsecond\nthird\n"
     assert sorted(path.name for path in mount.path.iterdir()) == [
-        *(".channels", ".counters", ".traces", "control"),
+        *(".channels", ".counters", ".crashed", ".traces", "control"),
         *COUNTERS,
         "error_log",
     ]
