@@ -14,7 +14,7 @@ MAGIC = 0xC1FC1FC1
 _HEAD = struct.Struct("<IIQQQQQQQII")
 HEAD_BYTES = _HEAD.size
 # Offsets of fields in a header; record/stream.py writes them in a certain order.
-PACKET_SIZE_AT, DISCARDED_AT, SEQUENCE_AT, CONTENT_SIZE_AT = 16, 24, 32, 56
+PACKET_SIZE_AT, DISCARDED_AT, SEQUENCE_AT, END_AT, BEGIN_AT, CONTENT_SIZE_AT = 16, 24, 32, 40, 48, 56
 
 
 class Head(NamedTuple):
@@ -123,25 +123,12 @@ def split(pieces: Sequence[Any]) -> tuple[list[Packet], int, bool]:
     return packets, skipped, True
 
 
-def walk(descriptor: int, end: int, at: int = 0) -> Iterator[tuple[int, Head]]:
-    """Iterate over the packets of a file, with their offsets, from one at `at` to `end` or to the first invalid one."""
+def walk(descriptor: int, end: int) -> Iterator[tuple[int, Head]]:
+    """Iterate over the packets of a file, with their offsets, up to `end` or to the first invalid one."""
+    at = 0
     while at < end:
         head = unpack(os.pread(descriptor, HEAD_BYTES, at))
         if head is None or at + head.packet_bytes > end:
             return
         yield at, head
         at += head.packet_bytes
-
-
-def closed(descriptor: int, end: int, at: int = 0) -> Iterator[tuple[int, Head]]:
-    """Iterate over those packets of a recorder's file that will never change: record/stream.py tells how it grows.
-
-    These are the ones that another follows; and the last one, if it is only a header, at the end of a complete file.
-    """
-    previous: tuple[int, Head] | None = None
-    for one in walk(descriptor, end, at):
-        if previous:
-            yield previous
-        previous = one
-    if previous and previous[1].packet_bytes == HEAD_BYTES and previous[0] + HEAD_BYTES == end:
-        yield previous

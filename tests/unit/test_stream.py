@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from relayfs_fuse.reading.packet import HEAD_BYTES, Head, Packet, closed, split, walk
+from relayfs_fuse.reading.packet import HEAD_BYTES, Head, Packet, split, walk
 from relayfs_fuse.record import stream
 from relayfs_fuse.record.stream import OpenFiles, StreamFile
 from relayfs_fuse.tracefiles import ctf
@@ -136,55 +136,6 @@ def test_whichever_step_was_the_last_it_goes_on(directory, tmp_path, after_each_
         with (one / "cpu5").open("rb") as opened:
             assert end == sum(head.packet_bytes for _, head in walk(opened.fileno(), end)) < 1 << 12
         assert StreamFile.reopen(str(one / "cpu5"), OpenFiles())[1] is None
-
-
-def closed_bytes(path: Path) -> bytes:
-    with path.open("rb") as file:
-        end = os.fstat(file.fileno()).st_size
-        return b"".join(os.pread(file.fileno(), head.packet_bytes, at) for at, head in closed(file.fileno(), end))
-
-
-def test_what_is_closed_never_changes(directory, tmp_path, after_each_write):
-    """Neither by what a recorder writes later, nor by a recorder that goes on after a kill at any step."""
-    path = directory / "cpu5"
-    seen = [b""]
-    left: list[tuple[bytes, Path]] = []
-
-    def look() -> None:
-        if not path.exists():
-            return
-        now = closed_bytes(path)
-        assert now.startswith(seen[-1])
-        seen.append(now)
-        left.append((now, tmp_path / f"left{len(left)}"))
-        shutil.copy(path, left[-1][1])
-
-    after_each_write(look)
-    file = grow(path)
-    file.end_with(9)
-    after_each_write(lambda: None)  # to open it while it is cut would break its lease
-    file.close()
-    assert closed_bytes(path) == path.read_bytes()
-    assert closed_bytes(path).startswith(seen[-1])
-    assert len(set(seen)) == 4
-    for now, copy in left:
-        last, again = StreamFile.reopen(str(copy), OpenFiles())
-        assert last
-        if again:
-            again.append([packet(last.packet_seq_num + 1, 9)], valid)
-            again.end_with(12)
-            again.close()
-        assert closed_bytes(copy) == copy.read_bytes()
-        assert closed_bytes(copy).startswith(now)
-
-
-def test_losses_of_a_file_that_could_not_be_cut_are_known_to_the_next_recorder(directory):
-    file = grow(directory / "cpu5")
-    file.end_with(9)
-    last, again = StreamFile.reopen(str(directory / "cpu5"), OpenFiles())
-    assert last
-    assert again
-    assert (last.packet_seq_num, last.events_discarded) == (3, 9)
 
 
 def test_a_file_that_was_just_being_cut_is_cut(directory, monkeypatch):
