@@ -1,6 +1,6 @@
 """The server dies again and again at random moments, while programs of all kinds work: none of them notices.
 
-RELAYFS_STRESS=long kills it a thousand times.
+./dev stress kills it a thousand times.
 """
 
 import os
@@ -14,10 +14,12 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+import pytest
 from mounts import DEADLINE_S, Mount, wait_until
+from stress import is_long
 from traffic import Stream, lines, streaming
 
-N_KILLS = 1000 if os.environ.get("RELAYFS_STRESS") == "long" else 20
+N_KILLS = 1000 if is_long() else 20
 DIED = "WARNING: the server before, process .* has died"
 # Writes lines by write(2), one each, until its standard input ends; then it prints how many.
 WRITER = """
@@ -118,6 +120,7 @@ def look(mount: Mount) -> Callable[[threading.Event], None]:
     return work
 
 
+@pytest.mark.stress
 def test_nobody_notices(mount: Mount, tmp_path: Path) -> None:
     mount.expect(DIED)
     chance = random.Random(os.urandom(8))
@@ -149,6 +152,7 @@ def test_nobody_notices(mount: Mount, tmp_path: Path) -> None:
     assert mount.error_log == ""
 
 
+@pytest.mark.stress
 def test_a_mount_can_be_read_by_many_while_the_server_dies(mount: Mount, tmp_path: Path) -> None:
     """All of them sleep, and what is written wakes one of them."""
     mount.expect(DIED)
