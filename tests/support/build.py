@@ -6,7 +6,7 @@
 
 Products live in the environment's directory: an unprivileged user can enter it, and the next run,
 or another worker of this one, finds them built. RELAYFS_SANITIZE restricts all tests to one build:
-"" (plain), "address,undefined" or "thread".
+"" (plain), "address,undefined" or "thread". RELAYFS_C is where ./dev has installed the plain library.
 """
 
 import fcntl
@@ -75,24 +75,16 @@ def native_prefix(sanitize: str = PLAIN) -> Prefix:
 
 
 def _install(base: Path, prefix: Prefix) -> None:
-    build = _build_of_package() if prefix.sanitize == PLAIN else None
-    if build is None:
-        build = base / "build"
-        _configure(build, prefix)
-        _run(_tool("cmake"), "--build", build)
-    else:
-        # All but the archive, which a package does not hold, is there.
-        _run(_tool("cmake"), "--build", build, "--target", "relayfs_static")
-        _run(_tool("cmake"), "--install", build, "--prefix", prefix.path, "--component", "static")
+    made = os.environ.get("RELAYFS_C") if prefix.sanitize == PLAIN else None
+    if made:
+        # ./dev has compiled it of these sources. Another run may be executing the old one.
+        prefix.path.mkdir(exist_ok=True)
+        _run("cp", "-a", "--remove-destination", f"{made}/.", prefix.path)
+        return
+    build = base / "build"
+    _configure(build, prefix)
+    _run(_tool("cmake"), "--build", build)
     _run(_tool("cmake"), "--install", build, "--prefix", prefix.path)
-
-
-def _build_of_package() -> Path | None:
-    """Return where ./dev setup has compiled the library for the package, if it is that of these sources."""
-    build = Path(sys.prefix).with_name("build")
-    cache = build / "CMakeCache.txt"
-    home = f"CMAKE_HOME_DIRECTORY:INTERNAL={ROOT / 'native'}\n"
-    return build if cache.exists() and home in cache.read_text() else None
 
 
 def _configure(build: Path, prefix: Prefix) -> None:
