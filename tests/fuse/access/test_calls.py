@@ -15,7 +15,7 @@ from stress import is_long
 
 TEXT = (ROOT / "tests/support/call_machine.py").read_text()
 USERS = (0, NOBODY, 60_002)
-SECONDS = 600.0 if is_long() else 6.0
+SECONDS = 600.0 if is_long() else 2.0
 # Beyond its time a machine needs what its last calls take; a call that sleeps is interrupted at once.
 HANGS_S = 300.0
 SEED = int(os.environ.get("RELAYFS_CALLS_SEED", random.SystemRandom().randrange(1 << 32)))
