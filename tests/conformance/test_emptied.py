@@ -1,8 +1,8 @@
 """Each function and callback of the two documents has a test that fails when its body is emptied.
 
 In a copy of the sources a function is made to do nothing, and return 0 where it returns anything: then the test that is
-named for it must fail. ./dev stress does it with all of them, each other run with one of the tests' own files, for which
-the library is not compiled anew.
+named for it must fail. ./dev stress does it with all of them; each other run with one of a file of the tests, for which
+the library need not be compiled anew.
 """
 
 import os
