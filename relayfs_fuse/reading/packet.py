@@ -14,7 +14,11 @@ MAGIC = 0xC1FC1FC1
 _HEAD = struct.Struct("<IIQQQQQQQII")
 HEAD_BYTES = _HEAD.size
 # Offsets of fields in a header; record/stream.py writes them in a certain order.
-PACKET_SIZE_AT, DISCARDED_AT, SEQUENCE_AT, END_AT, BEGIN_AT, CONTENT_SIZE_AT = 16, 24, 32, 40, 48, 56
+PACKET_SIZE_AT, DISCARDED_AT, SEQUENCE_AT, CONTENT_SIZE_AT = 16, 24, 32, 56
+# The head of an event: an id and the low bits of the time, or _EXTENDED, an id and the time (trace_store.h).
+_SHORT_HEAD_BYTES, _EVENT_HEAD_BYTES = 8, 12
+_SHORT_TIMES = 1 << 48
+_EXTENDED = 65535
 
 
 class Head(NamedTuple):
@@ -95,6 +99,18 @@ class Packet:
     body: list[Any]
 
 
+def first_time(packet: Packet) -> int | None:
+    """Return the time of the first event; None: there is none, or its head is not whole."""
+    data = b"".join(bytes(piece[:_EVENT_HEAD_BYTES]) for piece in packet.body[:_EVENT_HEAD_BYTES])[:_EVENT_HEAD_BYTES]
+    if len(data) < _SHORT_HEAD_BYTES:
+        return None
+    if int.from_bytes(data[:2], "little") == _EXTENDED:
+        return int.from_bytes(data[4:], "little") if len(data) == _EVENT_HEAD_BYTES else None
+    begin = packet.head.timestamp_begin
+    # The first time from `begin` on that has these low bits.
+    return begin + (int.from_bytes(data[2:8], "little") - begin) % _SHORT_TIMES
+
+
 def split(pieces: Sequence[Any]) -> tuple[list[Packet], int, bool]:
     """Find packets in pieces of memory, in which each header is a piece of its own.
 
@@ -123,12 +139,25 @@ def split(pieces: Sequence[Any]) -> tuple[list[Packet], int, bool]:
     return packets, skipped, True
 
 
-def walk(descriptor: int, end: int) -> Iterator[tuple[int, Head]]:
-    """Iterate over the packets of a file, with their offsets, up to `end` or to the first invalid one."""
-    at = 0
+def walk(descriptor: int, end: int, at: int = 0) -> Iterator[tuple[int, Head]]:
+    """Iterate over the packets of a file, with their offsets, from one at `at` to `end` or to the first invalid one."""
     while at < end:
         head = unpack(os.pread(descriptor, HEAD_BYTES, at))
         if head is None or at + head.packet_bytes > end:
             return
         yield at, head
         at += head.packet_bytes
+
+
+def closed(descriptor: int, end: int, at: int = 0) -> Iterator[tuple[int, Head]]:
+    """Iterate over those packets of a recorder's file that will never change: record/stream.py tells how it grows.
+
+    These are the ones that another follows; and the last one, if it is only a header, at the end of a complete file.
+    """
+    previous: tuple[int, Head] | None = None
+    for one in walk(descriptor, end, at):
+        if previous:
+            yield previous
+        previous = one
+    if previous and previous[1].packet_bytes == HEAD_BYTES and previous[0] + HEAD_BYTES == end:
+        yield previous

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Protocol
 from relayfs_fuse.errors import RelayError
 from relayfs_fuse.reading.packet import Packet
 from relayfs_fuse.record.full import OutputFullError, temporary_errors_mean_full
-from relayfs_fuse.record.stream import OpenFiles, StreamFile
+from relayfs_fuse.record.stream import OpenFiles, StreamFile, beginning_after
 from relayfs_fuse.tracefiles import ctf, thread_names
 
 if TYPE_CHECKING:
@@ -123,7 +123,7 @@ class DirectoryOutput:
             if any(not name.startswith(_NEW) for name in os.listdir(self.path)):
                 why = "is not empty, and no recording of relayctl; -o needs a new or empty directory"
                 raise RelayError(f"{self.path} {why}") from None
-            _write_atomically(mark, f"{origin}\n".encode())
+            write_atomically(mark, f"{origin}\n".encode())
             return
         if there != origin:
             raise RelayError(f"{self.path} holds another trace ({there}), not {origin}; choose another DIR")
@@ -264,7 +264,7 @@ class _Process:
     def _write_metadata(self, directory: str) -> None:
         path = os.path.join(directory, "metadata")
         with temporary_errors_mean_full(path):
-            _write_atomically(path, ctf.with_uuid(self._metadata, self._uuid))
+            write_atomically(path, ctf.with_uuid(self._metadata, self._uuid))
         self._is_written = True
 
     def threads(self) -> bytes:
@@ -284,7 +284,7 @@ class _Process:
         path = os.path.join(self._last_path, thread_names.FILE)
         # Somebody may have moved a complete directory away.
         with suppress(OutputFullError, FileNotFoundError), temporary_errors_mean_full(path):
-            _write_atomically(path, self._threads)
+            write_atomically(path, self._threads)
             self._are_threads_written = True
 
     def append(self, cpu: int, packets: Sequence[Packet], is_valid: Callable[[], bool]) -> bool:
@@ -297,6 +297,8 @@ class _Process:
         while rest:
             with temporary_errors_mean_full(os.path.join(directory, f"cpu{cpu}")):
                 file = self._file(directory, cpu, rest[0])
+            if file.is_hidden and self._n_files[cpu] > 1 and (before := self._last.get(cpu)):
+                rest[0] = beginning_after(before, rest[0])
             n = file.n_that_fit(rest)
             with temporary_errors_mean_full(file.path):
                 if not file.append(_subtract_lost(rest[:n], self._lost_before.get(cpu, 0)), is_valid):
@@ -343,7 +345,7 @@ class _Process:
 
     def _store_lost_before(self, directory: str, cpu: int, discarded: int) -> None:
         """Subtract from now on the events lost before: they are counted in an earlier directory."""
-        _write_atomically(os.path.join(directory, f"{_LOST}{cpu}"), f"{discarded}\n".encode("ascii"))
+        write_atomically(os.path.join(directory, f"{_LOST}{cpu}"), f"{discarded}\n".encode("ascii"))
         self._lost_before[cpu] = discarded
 
     def end_files(self, discarded: dict[int, int]) -> None:
@@ -372,13 +374,19 @@ def _subtract_lost(packets: list[Packet], before: int) -> list[Packet]:
     return [Packet(head, packet.body) for head, packet in zip(heads, packets, strict=True)]
 
 
-def _write_atomically(path: str, data: bytes) -> None:
-    """Write a file so that it appears or changes as a whole. OSError: it is unchanged."""
+def write_atomically(path: str, data: bytes, *, is_durable: bool = False) -> None:
+    """Write a file so that it appears or changes as a whole. OSError: it is unchanged.
+
+    is_durable: the disk holds the data before the name stands for it
+    """
     directory, name = os.path.split(path)
     hidden = os.path.join(directory, f"{_NEW}{name.removeprefix('.')}")
     try:
         with open(hidden, "wb") as file:
             file.write(data)
+            if is_durable:
+                file.flush()
+                os.fsync(file.fileno())
         os.rename(hidden, path)
     except OSError:
         with suppress(FileNotFoundError):

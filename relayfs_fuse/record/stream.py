@@ -13,8 +13,9 @@ holds a beginning of the trace:
     content_size                          a packet that fills the file; the further packets are in its padding
     packet_size                           all of the packets
 
-If the recorder is killed in between, reopen() continues with such a file. A complete file is truncated at the empty
-packet: in place if no other process has it open, which a lease tells; otherwise as a copy that replaces the file,
+If the recorder is killed in between, reopen() continues with such a file. What has become a packet never changes:
+`relayctl forward` sends the packets that another one follows to other machines. A complete file is truncated at the
+empty packet: in place if no other process has it open, which a lease tells; otherwise as a copy that replaces the file,
 because a reader at that place would miss the packet, or get SIGBUS if it maps the file.
 """
 
@@ -28,13 +29,13 @@ import resource
 from typing import TYPE_CHECKING
 
 from relayfs_fuse.reading.packet import (
-    BEGIN_AT,
     CONTENT_SIZE_AT,
     DISCARDED_AT,
-    END_AT,
     HEAD_BYTES,
     PACKET_SIZE_AT,
     SEQUENCE_AT,
+    Packet,
+    first_time,
     walk,
 )
 from relayfs_fuse.record.full import TEMPORARY_ERRNOS
@@ -43,7 +44,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import Any
 
-    from relayfs_fuse.reading.packet import Head, Packet
+    from relayfs_fuse.reading.packet import Head
 
 # Size of a file, unless a single packet needs more.
 ROOM_BYTES = 256 << 20
@@ -107,15 +108,16 @@ class StreamFile:
     """One stream's file, or one of several, while it grows.
 
     last: the header of its last packet; its packet_seq_num is that of the last packet with events
+    is_hidden: nothing has been appended yet
     """
 
     def __init__(self, path: str, files: OpenFiles, room: int, tail: int, last: Head) -> None:
         self.path = path
         self.last = last
         self._files = files
-        self._tail = self._last_at = tail
+        self._tail = tail
         self._room = room
-        self._is_hidden = False
+        self.is_hidden = False
 
     @classmethod
     def create(cls, path: str, first: Packet, files: OpenFiles, *, goes_on: bool) -> StreamFile:
@@ -130,13 +132,13 @@ class StreamFile:
         start = first.head.empty(room - tail, timestamp_end=first.head.timestamp_begin)
         try:
             os.ftruncate(descriptor, room)
-            _write_all(descriptor, [*beginning, start.pack()], 0)
+            write_all(descriptor, [*beginning, start.pack()], 0)
         except OSError:
             os.close(descriptor)
             os.unlink(_hidden(path))
             raise
         file = cls(path, files, room, tail, start)
-        file._is_hidden = True
+        file.is_hidden = True
         files.put(file, descriptor)
         return file
 
@@ -146,19 +148,22 @@ class StreamFile:
         descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
         try:
             end = os.fstat(descriptor).st_size
-            last, last_at, tail = _repair(descriptor, end)
+            last, tail = _repair(descriptor, end)
         finally:
             os.close(descriptor)
         if last is None or tail == end:
             return last, None
-        file = cls(path, files, end, tail, last)
-        file._last_at = last_at
-        return last, file
+        return last, cls(path, files, end, tail, last)
 
     @property
     def name(self) -> str:
         """The present name of the file."""
-        return _hidden(self.path) if self._is_hidden else self.path
+        return _hidden(self.path) if self.is_hidden else self.path
+
+    @property
+    def tail(self) -> int:
+        """Where the next packet begins."""
+        return self._tail
 
     @property
     def _descriptor(self) -> int:
@@ -185,39 +190,47 @@ class StreamFile:
         for packet in packets[1:]:
             pieces += [packet.head.pack(), *packet.body]
         pieces.append(last.after(self._room - end).pack())
-        _write_all(descriptor, pieces, self._tail + HEAD_BYTES)
+        write_all(descriptor, pieces, self._tail + HEAD_BYTES)
         if not is_valid():
             return False
         self._publish(descriptor, first.head, end, last)
         return True
 
+    def append_hole(self, head: Head) -> None:
+        """Append an empty packet whose padding is a hole in the file."""
+        end = self._tail + head.packet_bytes
+        write_all(self._descriptor, [head.after(self._room - end).pack()], end)
+        self._publish(self._descriptor, head, end, head)
+
     def end_with(self, discarded: int) -> None:
-        """Set the last packet's count of lost events, if it is smaller."""
+        """Set the count of lost events at the end of the file, if it is smaller: that of the empty packet."""
         if discarded > self.last.events_discarded:
             self.last = self.last._replace(events_discarded=discarded)
-            _patch(self._descriptor, self._last_at, self.last, DISCARDED_AT, SEQUENCE_AT)
+            _patch(self._descriptor, self._tail, self.last, DISCARDED_AT, SEQUENCE_AT)
 
     def _publish(self, descriptor: int, head: Head, end: int, last: Head) -> None:
         _patch(descriptor, self._tail, head, DISCARDED_AT, CONTENT_SIZE_AT)
         _patch(descriptor, self._tail, head, CONTENT_SIZE_AT, HEAD_BYTES)
         _patch(descriptor, self._tail, head, PACKET_SIZE_AT, DISCARDED_AT)
         _start_writeback(descriptor, self._tail, end)
-        self._last_at = end - last.packet_bytes
         self._tail, self.last = end, last
-        if self._is_hidden:
+        if self.is_hidden:
             os.rename(_hidden(self.path), self.path)
-            self._is_hidden = False
+            self.is_hidden = False
 
-    def close(self) -> None:
-        """Truncate the complete file after its last packet."""
-        if self._is_hidden:
+    def close(self, ending: Head | None = None) -> None:
+        """Truncate the complete file after its last packet.
+
+        ending: the header that ends the file then; None: its time is that of the last packet's end
+        """
+        if self.is_hidden:
             self.discard()
             return
         try:
             if self._is_exclusive():
-                self._cut(self._descriptor)
+                self._cut(self._descriptor, ending)
             else:
-                self._replace()
+                self._replace(ending)
         except OSError as error:
             # The file stays valid, and sparse.
             if error.errno not in TEMPORARY_ERRNOS:
@@ -228,7 +241,7 @@ class StreamFile:
     def discard(self) -> None:
         """Close the file as it is; if nothing has been appended, remove it."""
         self._files.close(self)
-        if self._is_hidden:
+        if self.is_hidden:
             os.unlink(self.name)
 
     def _is_exclusive(self) -> bool:
@@ -240,24 +253,20 @@ class StreamFile:
             return error.errno == errno.EINVAL
         return True
 
-    def _cut(self, descriptor: int) -> None:
-        """Reduce the empty packet to its header, which readers that have seen it look for, and truncate the file there.
-
-        Its time is 1 less than that of a following file's first packet, because readers do not order packets of one
-        time.
-        """
-        end = max(self.last.timestamp_begin, self.last.timestamp_end - 1)
-        _patch(descriptor, self._last_at, self.last._replace(timestamp_end=end), END_AT, BEGIN_AT)
-        _write_all(descriptor, [self.last.empty(timestamp_begin=end, timestamp_end=end).pack()], self._tail)
+    def _cut(self, descriptor: int, ending: Head | None) -> None:
+        """Reduce the empty packet to its header, which readers that have seen it look for; truncate the file there."""
+        end = self.last.timestamp_end
+        ending = ending or self.last.empty(timestamp_begin=end, timestamp_end=end)
+        write_all(descriptor, [ending.pack()], self._tail)
         os.ftruncate(descriptor, self._tail + HEAD_BYTES)
 
-    def _replace(self) -> None:
+    def _replace(self, ending: Head | None) -> None:
         copy = os.open(_hidden(self.path), os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
         try:
             at = 0
             while at < self._tail:
                 at += os.sendfile(copy, self._descriptor, at, self._tail - at)
-            self._cut(copy)
+            self._cut(copy, ending)
             os.rename(_hidden(self.path), self.path)
         except OSError:
             os.unlink(_hidden(self.path))
@@ -266,28 +275,44 @@ class StreamFile:
             os.close(copy)
 
 
-def _repair(descriptor: int, end: int) -> tuple[Head | None, int, int]:
-    """Complete an interrupted append; return the last packet's header, its offset, and the offset of the next packet.
+def _repair(descriptor: int, end: int) -> tuple[Head | None, int]:
+    """Complete an interrupted append; return the last packet's header, and the offset of the next packet.
 
     If the file cannot grow any more, the offset of the next packet is the end of the file.
     """
-    last, last_at, tail, reached = None, 0, end, 0
+    last, tail, reached = None, end, 0
     for at, head in walk(descriptor, end):
         reached = at + head.packet_bytes
         reaches_end = at + head.packet_bytes == end
         if reaches_end and head.is_empty and head.packet_bytes > HEAD_BYTES:
             tail = at
+            # end_with() counts here; the first step of an append also changes the times.
+            if last and head.timestamp_end == last.timestamp_end:
+                last = last._replace(events_discarded=head.events_discarded)
             break
-        last, last_at = _later(last, head), at
+        last = _later(last, head)
         if reaches_end and head.content_bytes < head.packet_bytes:
             # The recorder was killed before the last step, the store of packet_size.
             tail = at + head.content_bytes
-            _write_all(descriptor, [head.after(end - tail).pack()], tail)
+            write_all(descriptor, [head.after(end - tail).pack()], tail)
             _patch(descriptor, at, head._replace(packet_size=head.content_size), PACKET_SIZE_AT, DISCARDED_AT)
-    if last is None or tail == end:
+    if (last is None or tail == end) and reached < end:
         # If the recorder was killed in _cut(), bytes that are no packet may follow.
         os.ftruncate(descriptor, reached)
-    return last, last_at, tail
+    return last, tail
+
+
+def beginning_after(last: Head, packet: Packet) -> Packet:
+    """Return a packet with which a file continues another, whose last packet is `last`: it begins behind that one's end.
+
+    So it comes behind the empty packet that ends the other file, as readers do not order packets of one time. Only if it
+    has an event of that very time, by a clock that is as coarse, it begins with it.
+    """
+    head, begin = packet.head, last.timestamp_end + 1
+    first = first_time(packet)
+    if head.timestamp_begin >= begin or (first is not None and first < begin):
+        return packet
+    return Packet(head._replace(timestamp_begin=begin, timestamp_end=max(begin, head.timestamp_end)), packet.body)
 
 
 def _later(last: Head | None, head: Head) -> Head:
@@ -306,10 +331,11 @@ def _hidden(path: str) -> str:
 
 
 def _patch(descriptor: int, at: int, head: Head, start: int, stop: int) -> None:
-    _write_all(descriptor, [head.pack()[start:stop]], at + start)
+    write_all(descriptor, [head.pack()[start:stop]], at + start)
 
 
-def _write_all(descriptor: int, pieces: Sequence[Any], at: int) -> None:
+def write_all(descriptor: int, pieces: Sequence[Any], at: int) -> None:
+    """Write pieces one behind the other, from an offset on. OSError: a part of them may be written."""
     left = list(pieces)
     done = 0
     while done < len(left):

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from relayfs_fuse.reading.packet import HEAD_BYTES, Head, Packet, split, walk
+from relayfs_fuse.reading.packet import HEAD_BYTES, Head, Packet, closed, first_time, split, walk
 from relayfs_fuse.record import stream
-from relayfs_fuse.record.stream import OpenFiles, StreamFile
+from relayfs_fuse.record.stream import OpenFiles, StreamFile, beginning_after
 from relayfs_fuse.tracefiles import ctf
 
 EVENTS = b"""\
@@ -138,6 +138,55 @@ def test_whichever_step_was_the_last_it_goes_on(directory, tmp_path, after_each_
         assert StreamFile.reopen(str(one / "cpu5"), OpenFiles())[1] is None
 
 
+def closed_bytes(path: Path) -> bytes:
+    with path.open("rb") as file:
+        end = os.fstat(file.fileno()).st_size
+        return b"".join(os.pread(file.fileno(), head.packet_bytes, at) for at, head in closed(file.fileno(), end))
+
+
+def test_what_is_closed_never_changes(directory, tmp_path, after_each_write):
+    """Neither by what a recorder writes later, nor by a recorder that goes on after a kill at any step."""
+    path = directory / "cpu5"
+    seen = [b""]
+    left: list[tuple[bytes, Path]] = []
+
+    def look() -> None:
+        if not path.exists():
+            return
+        now = closed_bytes(path)
+        assert now.startswith(seen[-1])
+        seen.append(now)
+        left.append((now, tmp_path / f"left{len(left)}"))
+        shutil.copy(path, left[-1][1])
+
+    after_each_write(look)
+    file = grow(path)
+    file.end_with(9)
+    after_each_write(lambda: None)  # to open it while it is cut would break its lease
+    file.close()
+    assert closed_bytes(path) == path.read_bytes()
+    assert closed_bytes(path).startswith(seen[-1])
+    assert len(set(seen)) == 4
+    for now, copy in left:
+        last, again = StreamFile.reopen(str(copy), OpenFiles())
+        assert last
+        if again:
+            again.append([packet(last.packet_seq_num + 1, 9)], valid)
+            again.end_with(12)
+            again.close()
+        assert closed_bytes(copy) == copy.read_bytes()
+        assert closed_bytes(copy).startswith(now)
+
+
+def test_losses_of_a_file_that_could_not_be_cut_are_known_to_the_next_recorder(directory):
+    file = grow(directory / "cpu5")
+    file.end_with(9)
+    last, again = StreamFile.reopen(str(directory / "cpu5"), OpenFiles())
+    assert last
+    assert again
+    assert (last.packet_seq_num, last.events_discarded) == (3, 9)
+
+
 def test_a_file_that_was_just_being_cut_is_cut(directory, monkeypatch):
     """Who was killed then has said where the empty packet ends, and not cut off what is behind."""
     file = grow(directory / "cpu5")
@@ -173,6 +222,60 @@ def test_a_file_that_is_full_says_so(directory):
     assert read(directory) == list(range(12 + 3 * n + 3))
     again.close()
     assert read(directory) == list(range(12 + 3 * n + 3))
+
+
+def test_a_file_that_continues_another_begins_behind_its_end(directory):
+    """Its first packet begins when the last one has ended, at the very time of the empty packet that ends the file."""
+    file = grow(directory / "cpu5")
+    file.close()
+    ends = file.last.timestamp_end
+    follows = packet(4)
+    follows.head = follows.head._replace(timestamp_begin=ends)
+    follows = beginning_after(file.last, follows)
+    assert follows.head.timestamp_begin == ends + 1
+    assert beginning_after(file.last, follows) == follows
+    again = StreamFile.create(str(directory / "cpu5_1"), follows, OpenFiles(), goes_on=True)
+    again.append([follows], valid)
+    again.close()
+    # By the clock, as readers do, and not by names or offsets.
+    heads = []
+    for name in ("cpu5_1", "cpu5"):
+        with (directory / name).open("rb") as opened:
+            heads += [head for _, head in walk(opened.fileno(), os.fstat(opened.fileno()).st_size)]
+    heads.sort(key=lambda head: head.timestamp_begin)
+    assert [head.packet_seq_num for head in heads if not head.is_empty] == [0, 1, 2, 3, 4]
+    assert all(one.timestamp_end <= other.timestamp_begin for one, other in itertools.pairwise(heads))
+    assert read(directory) == list(range(15))
+
+
+def test_a_packet_begins_no_later_than_its_first_event():
+    """By a clock that is as coarse, the last event before a switch and the first one behind it have one time."""
+    one, last = packet(4), packet(3).head
+    at = one.head.timestamp_begin
+    for time in (at, at - 1):
+        assert beginning_after(last._replace(timestamp_end=time), one) == one
+    first = first_time(one)
+    assert first == at
+    empty = Packet(one.head.empty(timestamp_end=first), [])
+    begun = beginning_after(last._replace(timestamp_end=first), empty).head
+    assert (begun.timestamp_begin, begun.timestamp_end) == (first + 1, first + 1)
+
+
+@pytest.mark.parametrize("length", [1, 5, 30])
+def test_the_time_of_the_first_event_is_found(length):
+    """In pieces of any length; its upper bits are those of the packet's begin, or the next ones."""
+    begin = (5 << 48) + 1000
+
+    def found(head: bytes) -> int | None:
+        data = head + b"x" * (30 - len(head))
+        body = [data[at : at + length] for at in range(0, len(data), length)]
+        return first_time(Packet(packet(0).head._replace(timestamp_begin=begin), body))
+
+    assert found((1000 << 16 | 7).to_bytes(8, "little")) == begin
+    assert found((1234 << 16 | 7).to_bytes(8, "little")) == begin + 234
+    assert found((999 << 16 | 7).to_bytes(8, "little")) == begin + (1 << 48) - 1
+    assert found(struct.pack("<HHQ", 65535, 7, 9 << 48)) == 9 << 48
+    assert first_time(Packet(packet(0).head, [b"1234567"])) is None
 
 
 def test_a_packet_that_needs_more_gets_a_file_of_its_own(directory):
