@@ -77,14 +77,37 @@ def native_prefix(sanitize: str = PLAIN) -> Prefix:
 def _install(base: Path, prefix: Prefix) -> None:
     made = os.environ.get("RELAYFS_C") if prefix.sanitize == PLAIN else None
     if made:
-        # ./dev has compiled it of these sources. Another run may be executing the old one.
-        prefix.path.mkdir(exist_ok=True)
-        _run("cp", "-a", "--remove-destination", f"{made}/.", prefix.path)
-        return
-    build = base / "build"
-    _configure(build, prefix)
-    _run(_tool("cmake"), "--build", build)
-    _run(_tool("cmake"), "--install", build, "--prefix", prefix.path)
+        # ./dev has compiled it of these sources.
+        _copy_library(Path(made), prefix)
+    elif not _taken_from_another_clone(base, prefix):
+        build = base / "build"
+        _configure(build, prefix)
+        _run(_tool("cmake"), "--build", build)
+        _run(_tool("cmake"), "--install", build, "--prefix", prefix.path)
+
+
+def _copy_library(made: Path, prefix: Prefix) -> None:
+    """Copy an installed library, without programs. Another run may be executing what was there."""
+    prefix.path.mkdir(exist_ok=True)
+    _run("cp", "-a", "--remove-destination", *(made / part for part in ("include", "lib", "share")), prefix.path)
+
+
+def _taken_from_another_clone(base: Path, prefix: Prefix) -> bool:
+    """Copy what another clone with this environment has built of the same sources; False: there is none."""
+    key = _key_of_sources()
+    for stamp in base.parents[1].glob(f"*/{base.name}/stamp"):
+        if _says(stamp, key):
+            _copy_library(stamp.with_name("prefix"), prefix)
+            if _says(stamp, key):
+                return True
+    return False
+
+
+def _says(stamp: Path, key: str) -> bool:
+    try:
+        return stamp.read_text() == key
+    except FileNotFoundError:
+        return False
 
 
 def _configure(build: Path, prefix: Prefix) -> None:
@@ -92,7 +115,7 @@ def _configure(build: Path, prefix: Prefix) -> None:
     if prefix.sanitize == FUZZER:
         options += ["-DCMAKE_C_COMPILER=clang"]
     if prefix.sanitize == MUSL:
-        options += ["-DCMAKE_C_COMPILER=musl-gcc", f"-DCMAKE_C_FLAGS=-idirafter {_kernel_headers(build.parent)}"]
+        options += ["-DCMAKE_C_COMPILER=musl-gcc", f"-DCMAKE_C_FLAGS=-idirafter {kernel_headers(build.parent)}"]
     if prefix.sanitize in (FUZZER, MUSL):
         # Unoptimized: it is compiled in half the time. What another C library changes, and what inputs do, is seen
         # all the same.
@@ -108,11 +131,11 @@ def _key_of_sources() -> str:
     found = hashlib.sha256()
     for path in sorted((ROOT / "native").rglob("*")):
         if path.is_file():
-            found.update(os.fsencode(path) + path.read_bytes())
+            found.update(os.fsencode(path.relative_to(ROOT)) + path.read_bytes())
     return found.hexdigest()
 
 
-def _kernel_headers(base: Path) -> Path:
+def kernel_headers(base: Path) -> Path:
     """Make a directory of Linux's headers alone: Debian has them among glibc's, where musl-gcc does not look."""
     headers = base / "kernel"
     headers.mkdir(exist_ok=True)
@@ -252,7 +275,7 @@ def _once(stamp: Path, key: Callable[[], str], make: Callable[[], None]) -> None
     """Make something, one process at a time, unless it has been made with the same key."""
     with stamp.with_name(f"{stamp.name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if not stamp.exists() or stamp.read_text() != key():
+        if not _says(stamp, key()):
             stamp.unlink(missing_ok=True)
             make()
             stamp.write_text(key())

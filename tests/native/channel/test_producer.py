@@ -6,7 +6,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from build import MUSL, PROGRAMS, Prefix, native_prefix
+from build import MUSL, PROGRAMS, Prefix, kernel_headers, native_prefix
 
 PROGRAM = PROGRAMS / "producer.c"
 # Of 629 records or more, some are too long to be written inline, and the first one enters a sub-buffer. What else runs
@@ -155,7 +155,7 @@ def test_a_program_of_another_version_calls_the_library(tmp_path, nowhere):
 
 def test_with_another_c_library_a_program_calls_the_library(tmp_path, nowhere):
     prefix = native_prefix(MUSL)
-    headers = prefix.path.parent / "kernel"
+    headers = kernel_headers(prefix.path.parent)
     program = compiled(tmp_path / "producer", ["musl-gcc", "-O2", "-idirafter", str(headers)], prefix=prefix)
     # Not what is called in place of an inlined function, but the function itself.
     assert calls(program, nowhere)[0::2] == [0, 0, 0]
