@@ -63,20 +63,20 @@ def word(value: int) -> bytes:
     return value.to_bytes(8, "little")
 
 
-def relay_buffer(mount: Mount) -> Path:
-    file = mount.create("victim", f"{GEOMETRY} {OWNED}")
+def relay_buffer(mount: Mount, channel: str = "victim") -> Path:
+    file = mount.create(channel, f"{GEOMETRY} {OWNED}")
     append(file, short_lines(100))
     return file
 
 
-def ring(mount: Mount) -> Path:
-    file = mount.create("victim", f"type=ring buffers=single size=4K framing=line {OWNED}")
+def ring(mount: Mount, channel: str = "victim") -> Path:
+    file = mount.create(channel, f"type=ring buffers=single size=4K framing=line {OWNED}")
     append(file, b"record")
     return file
 
 
 # What is written where, and what the channel's state says then; "ok": no reader needs that word.
-MUTATIONS: dict[str, tuple[Callable[[Mount], Path], int, bytes, str]] = {
+MUTATIONS: dict[str, tuple[Callable[[Mount, str], Path], int, bytes, str]] = {
     "a count of 2^63": (
         relay_buffer, LEDGERS_AT + START_BYTES_AT, word(1 << 63),
         f"damaged: mem0: relay_subbuf[0].start_bytes is {1 << 63}, more than 0",
@@ -116,22 +116,32 @@ def check_figures(directory: Path) -> set[str]:
     return told
 
 
-@pytest.mark.parametrize("what", MUTATIONS)
-def test_a_store_of_a_few_bytes_ends_no_server(mount: Mount, unprivileged: User, what: str) -> None:
-    mount.expect(DAMAGED)
+def cat(file: Path) -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run(["cat", file], capture_output=True, timeout=DEADLINE_S, check=False)
+
+
+def mutate(user: User, mount: Mount, channel: str, what: str) -> Path:
+    """Make a channel and write into its memory; what is told of it then is right. Return its file."""
     make, at, data, said = MUTATIONS[what]
-    file = make(mount)
-    other = mount.create("other", GEOMETRY)
-    scribble(unprivileged, mount, "victim", at, data)
-    figures = check_figures(mount.path / ".channels/victim")
-    assert mount.shown("victim", "state").startswith(said)
-    assert ("records" in figures) == (said == "ok"), figures
-    cat = subprocess.run(["cat", file], capture_output=True, timeout=DEADLINE_S, check=False)
+    file = make(mount, channel)
+    scribble(user, mount, channel, at, data)
+    figures = check_figures(mount.path / ".channels" / channel)
+    assert mount.shown(channel, "state").startswith(said), what
+    assert ("records" in figures) == (said == "ok"), (what, figures)
+    got = cat(file)
     if said == "ok":
-        assert cat.stdout in (short_lines(100), b"record\n"), cat.stderr
+        assert got.stdout in (short_lines(100), b"record\n"), (what, got.stderr)
     else:
-        assert (cat.returncode, cat.stdout) == (1, b"")
-        assert b"Bad message" in cat.stderr
+        assert (got.returncode, got.stdout) == (1, b""), what
+        assert b"Bad message" in got.stderr, what
+    return file
+
+
+def test_stores_of_a_few_bytes_end_no_server(mount: Mount, unprivileged: User) -> None:
+    mount.expect(DAMAGED)
+    other = mount.create("other", GEOMETRY)
+    victims = {f"victim{number}": what for number, what in enumerate(MUTATIONS)}
+    files = [mutate(unprivileged, mount, channel, what) for channel, what in victims.items()]
     for _ in range(2):
         end = time.monotonic() + TICKS_S
         while time.monotonic() < end:
@@ -139,18 +149,21 @@ def test_a_store_of_a_few_bytes_ends_no_server(mount: Mount, unprivileged: User,
                 ["ls", "-la", mount.path], capture_output=True, text=True, timeout=DEADLINE_S, check=False
             )
             assert (listed.returncode, listed.stderr) == (0, "")
-            assert {"victim", "other"} <= set(os.listdir(mount.path / ".channels"))
+            assert {*victims, "other"} <= set(os.listdir(mount.path / ".channels"))
             append(other, b"still here\n")
-            subprocess.run(["cat", file], capture_output=True, timeout=DEADLINE_S, check=False)
+            for file in files:
+                cat(file)
             assert other.read_bytes() == b"still here\n"
-        check_figures(mount.path / ".channels/victim")
-        assert mount.shown("victim", "state").startswith(said.partition(" ")[0])
+        for channel, what in victims.items():
+            check_figures(mount.path / ".channels" / channel)
+            assert mount.shown(channel, "state").startswith(MUTATIONS[what][3].partition(" ")[0]), what
         assert mount.process is not None
         assert mount.process.poll() is None
         # What was stored is still there for the next server.
         assert mount.stop() == 0
         mount.start()
-    mount.command("remove victim")
+    for channel in victims:
+        mount.command(f"remove {channel}")
     assert not [name for name in os.listdir(mount.path) if name.startswith("victim")]
 
 
@@ -231,9 +244,9 @@ def test_a_scribbled_lock_of_a_ring_holds_nobody_for_ever(mount: Mount, unprivil
             assert not is_readable(descriptor)
             with pytest.raises(BlockingIOError):
                 os.read(descriptor, PAGE)
-            cat = subprocess.run(["cat", file], capture_output=True, timeout=DEADLINE_S, check=False)
-            assert (cat.returncode, cat.stdout) == (1, b""), cat
-            assert b"resource busy" in cat.stderr
+            got = cat(file)
+            assert (got.returncode, got.stdout) == (1, b""), got
+            assert b"resource busy" in got.stderr
             assert not is_readable(descriptor)
             scribble(unprivileged, mount, "victim", RING_LOCK_AT, bytes(8))
         wait_until(lambda: is_readable(descriptor), "it can be read")
