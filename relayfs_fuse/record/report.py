@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Callable, Collection
 
     from relayfs_fuse.record.recording import Summary
 
@@ -42,19 +42,30 @@ class Progress:
         self._missing = 0
 
     def tick(self, summary: Summary, n_buffers: int | None = None) -> None:
-        """Print progress, at most once a second."""
+        """Print the progress of a recording, at most once a second."""
+
+        def line(rate: str) -> str:
+            n = summary.buffers if n_buffers is None else n_buffers
+            lost = summary.lost + summary.lost_without_buffers + sum(summary.lost_without_buffers_by_user.values())
+            return f"{rate}, {size(summary.bytes)}, {lost} {self._what} lost, {n} buffers"
+
+        self.show(summary.bytes, line)
+
+    def show(self, n_bytes: int, line: Callable[[str], str]) -> None:
+        """Print a line of progress, at most once a second.
+
+        n_bytes: how many there are by now
+        line: returns the text; it is given the bytes a second, as text
+        """
         now = time.monotonic()
         if not self._shows or now - self._time < _INTERVAL_S:
             return
-        rate = (summary.bytes - self._bytes) / (now - self._time)
-        self._bytes, self._time = summary.bytes, now
-        n_buffers = summary.buffers if n_buffers is None else n_buffers
-        lost = summary.lost + summary.lost_without_buffers + sum(summary.lost_without_buffers_by_user.values())
-        line = f"{size(rate)}/s, {size(summary.bytes)}, {lost} {self._what} lost, {n_buffers} buffers"
+        text = line(f"{size((n_bytes - self._bytes) / (now - self._time))}/s")
+        self._bytes, self._time = n_bytes, now
         if not self._is_terminal:
-            _write(f"{line}\n")
-        elif _write(f"\r{line:{self._width}}"):
-            self._width = len(line)
+            _write(f"{text}\n")
+        elif _write(f"\r{text:{self._width}}"):
+            self._width = len(text)
 
     def say(self, line: str) -> None:
         """Write a message to stderr."""

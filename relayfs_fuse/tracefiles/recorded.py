@@ -163,7 +163,7 @@ class Recording:
             self._unpacked = self._stack.enter_context(tempfile.TemporaryDirectory(prefix="relayctl-"))
         descriptor, copy = tempfile.mkstemp(dir=self._unpacked)
         with open(path, "rb") as source, open(descriptor, "wb") as target:
-            _unpack(source, target)
+            unpack(source, target)
         return copy
 
 
@@ -174,7 +174,8 @@ def _threads(path: str) -> Names:
         return thread_names.unpack(file.read(thread_names.FILE_BYTES))
 
 
-def _unpack(source: BinaryIO, target: BinaryIO) -> None:
+def unpack(source: BinaryIO, target: BinaryIO) -> None:
+    """Unpack a file that is compressed with zstd. RelayError: it is damaged."""
     decompressor = zstandard.ZstdDecompressor()
     unpacker = decompressor.decompressobj()
     try:

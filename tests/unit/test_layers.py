@@ -29,6 +29,7 @@ PYTHON_LAYERS = [
     {"fs.requests.files"},
     {"fs.server"},
     {"record", "lttng_live", "checking"},
+    {"forwarding"},
     {"cli", "triggers"},
 ]
 
@@ -136,6 +137,7 @@ def test_python_modules_have_no_import_cycle():
         ("relayfs_fuse._native", {"native"}),
         ("starlette", {"cli.web"}),
         ("uvicorn", {"cli.web"}),
+        ("nats", {"forwarding.server", "forwarding.receiver"}),
     ],
 )
 def test_library_is_imported_only_where_it_belongs(library, users):

@@ -1,0 +1,217 @@
+"""Sends a recording to a NATS server while it grows: a pass over its files after the other."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections import defaultdict
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import zstandard
+
+from relayfs_fuse.errors import RelayError
+from relayfs_fuse.forwarding.names import METADATA, Kind, host_subject, kind_of, stream_of
+from relayfs_fuse.forwarding.sending import File, Link, OvertakenError, Sender
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterator
+
+    from relayfs_fuse.forwarding.recording import OpenFile, Recording
+    from relayfs_fuse.forwarding.server import Server
+    from relayfs_fuse.reading.packet import Head
+
+    Found = tuple[File, OpenFile, tuple[int, ...], list[tuple[int, Head, bool]]]
+
+# How long to wait before the next pass if there was nothing to send.
+_PAUSE_S = 0.2
+# Of a file, so many packets are sent in a pass; then all other files have their turn, and new ones are looked for.
+_PACKETS_OF_PASS = 64
+# So many directories of processes are sent from side by side.
+_SIDE_BY_SIDE = 32
+_MACHINE_ID = "/etc/machine-id"
+
+
+@dataclass(frozen=True)
+class Options:
+    """How a recording is sent.
+
+    host: the name of this machine
+    name: the name of the recording
+    compresses: whether messages are compressed with zstd
+    rate: bytes a second; None: as many as the server takes
+    follows: whether to go on when all is sent
+    """
+
+    host: str
+    name: str
+    compresses: bool = False
+    rate: int | None = None
+    follows: bool = True
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far it is.
+
+    messages, bytes: sent so far
+    behind: bytes that can be sent, and are not sent yet
+    lost: events that the recording says were lost
+    files: how many are followed
+    """
+
+    messages: int
+    bytes: int
+    behind: int
+    lost: int
+    files: int
+
+
+class Forwarder:
+    """Sends a recording.
+
+    tick: is called now and then
+    """
+
+    def __init__(self, server: Server, recording: Recording, options: Options, tick: Callable[[], None]) -> None:
+        sender = Sender(_machine(), os.uname().nodename, os.getpid(), time.time_ns())
+        encode = _compress if options.compresses else _leave
+        self._link = Link(server, recording, options.host, options.name, sender, encode, self._admit)
+        self._options = options
+        self._tick = tick
+        self._files: dict[str, File] = {}
+        self._slots = asyncio.Semaphore(_SIDE_BY_SIDE)
+        self._next_s = 0.0
+
+    @property
+    def bytes(self) -> int:
+        """How many bytes of files are sent by now."""
+        return self._link.bytes
+
+    @property
+    def progress(self) -> Progress:
+        """How far it is now."""
+        lost: dict[str, int] = defaultdict(int)
+        for path, file in self._files.items():
+            lost[stream_of(path)] = max(lost[stream_of(path)], file.lost)
+        behind = sum(file.behind for file in self._files.values())
+        return Progress(self._link.messages, self._link.bytes, behind, sum(lost.values()), len(self._files))
+
+    async def run(self) -> None:
+        """Send all there is; with `follows`, until this is cancelled. RelayError: it is refused."""
+        await self._link.server.check_stream()
+        await self._check_host()
+        while True:
+            before = self._link.messages
+            await self._pass()
+            self._tick()
+            if not self._options.follows:
+                return
+            if self._link.messages == before:
+                await asyncio.sleep(_PAUSE_S)
+
+    async def _check_host(self) -> None:
+        """Raise RelayError if another machine has this name."""
+        last = await self._link.server.last(host_subject(self._link.host))
+        machine = last.headers.get("Relay-Machine", "") if last else ""
+        if machine and self._link.sender.machine and machine != self._link.sender.machine:
+            raise RelayError(
+                f"{self._link.server.url}: another machine, whose id is {machine}, sends as {self._link.host}; "
+                f"the id of this one is {self._link.sender.machine}. Choose another name with --host"
+            )
+
+    async def _pass(self) -> None:
+        tasks = [asyncio.ensure_future(self._send_group(paths)) for _, paths in self._link.recording.groups()]
+        try:
+            await asyncio.gather(*tasks)
+        finally:
+            for task in tasks:
+                task.cancel()
+
+    async def _send_group(self, paths: list[str]) -> None:
+        """Send what one directory has.
+
+        Its packets are looked for first, and then its metadata, which the recorder writes before the packets.
+        """
+        async with self._slots:
+            with ExitStack() as stack:
+                sending: list[Awaitable[None]] = []
+                for path in paths:
+                    if kind_of(path) is Kind.PACKETS and (found := await self._find(path, stack)):
+                        sending.append(self._send_packets(*found))
+                for path in paths:
+                    if kind_of(path) is not Kind.PACKETS and (found := await self._find(path, stack)):
+                        await self._send_other(*found)
+                await asyncio.gather(*sending)
+
+    async def _find(self, path: str, stack: ExitStack) -> Found | None:
+        """Look for what is new in a file. None: nothing, or somebody has moved the complete directory away."""
+        file = self._files.setdefault(path, File(self._link, self._link.place(path)))
+        with suppress(FileNotFoundError):
+            seen = self._link.recording.changed(path)
+            if file.is_complete or (seen and seen == file.seen):
+                return None
+            source = stack.enter_context(self._link.recording.open(path))
+            if file.sequence is None:
+                await file.find(source)
+            most = _PACKETS_OF_PASS if self._options.follows else None
+            packets = file.packets(source, most) if file.kind is Kind.PACKETS and not file.is_complete else []
+            return file, source, seen, packets
+        return None
+
+    async def _send_packets(
+        self, file: File, source: OpenFile, seen: tuple[int, ...], packets: list[tuple[int, Head, bool]]
+    ) -> None:
+        metadata = self._files.get(os.path.join(os.path.dirname(file.place.path), METADATA))
+        with _overtaken(file):
+            for at, head, is_last in packets:
+                await file.send_packet(source, at, head, metadata.unit if metadata else 0, is_last=is_last)
+                self._tick()
+            if not file.has_more:
+                file.seen = seen
+
+    async def _send_other(self, file: File, source: OpenFile, seen: tuple[int, ...], _: object) -> None:
+        with _overtaken(file):
+            if file.kind is Kind.WHOLE:
+                await file.send_whole(source)
+            else:
+                await file.send_appended(source)
+            file.seen = seen
+
+    async def _admit(self, n: int) -> None:
+        """Wait until n further bytes keep the rate."""
+        if self._options.rate is None:
+            return
+        now = time.monotonic()
+        self._next_s = max(now, self._next_s)
+        wait_s, self._next_s = self._next_s - now, self._next_s + n / self._options.rate
+        await asyncio.sleep(wait_s)
+
+
+@contextmanager
+def _overtaken(file: File) -> Iterator[None]:
+    """Leave a file for the next pass if its directory was moved away, or another forwarder has sent more of it."""
+    try:
+        with suppress(FileNotFoundError):
+            yield
+    except OvertakenError:
+        file.sequence, file.seen = None, ()
+
+
+def _machine() -> str:
+    """Return the machine's id; "": it has none, as in a container."""
+    with suppress(FileNotFoundError), open(_MACHINE_ID, encoding="ascii", errors="replace") as file:
+        text = file.read(64).strip()
+        return text if text.isalnum() else ""
+    return ""
+
+
+def _leave(data: bytes) -> tuple[bytes, str]:
+    return data, ""
+
+
+def _compress(data: bytes) -> tuple[bytes, str]:
+    packed = zstandard.compress(data)
+    return (packed, "zstd") if len(packed) < len(data) else (data, "")

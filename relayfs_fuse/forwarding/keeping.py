@@ -1,0 +1,115 @@
+"""Removes old files of received recordings, so that their directory stays within bounds.
+
+Files of packets are removed one by one, those that were written to longest ago first; a directory of a process goes
+with its last one. How much of a file was received is remembered: what is removed does not come again, and a file that
+still grows goes on with an empty packet in place of what was removed.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from relayfs_fuse.errors import RelayError
+from relayfs_fuse.forwarding.names import MARK, Kind, Place, kind_of
+from relayfs_fuse.reading.packet import HEAD_BYTES, unpack
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from relayfs_fuse.forwarding.target import Target
+
+_BLOCK_BYTES = 512
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """What is kept.
+
+    age_s: seconds since a file was written to; None: however long ago
+    bytes: of all files together; files that still grow are kept in any case. None: however many
+    """
+
+    age_s: int | None = None
+    bytes: int | None = None
+
+
+@dataclass(frozen=True)
+class _File:
+    place: Place
+    path: str
+    bytes: int
+    written_s: float
+
+
+def prune(target: Target, bounds: Bounds, now_s: float) -> int:
+    """Remove what is beyond the bounds, between begin() and end() of the target; return how many files were removed."""
+    files = sorted(_files(target.path), key=lambda file: file.written_s)
+    total = sum(file.bytes for file in files)
+    n_removed = 0
+    for file in files:
+        is_old = bounds.age_s is not None and file.written_s < now_s - bounds.age_s
+        is_complete = _is_complete(file.path)
+        if not is_old and not (bounds.bytes is not None and total > bounds.bytes and is_complete):
+            continue
+        with suppress(RelayError, FileNotFoundError):
+            target.remove(file.place)
+            total -= file.bytes
+            n_removed += 1
+            if is_complete:
+                _remove_empty(target, file.place)
+    return n_removed
+
+
+def _files(directory: str) -> Iterator[_File]:
+    """Iterate over the files of packets."""
+    for path, directories, names in os.walk(directory):
+        directories[:] = [name for name in directories if not name.startswith(".")]
+        host, _, rest = os.path.relpath(path, directory).partition("/")
+        recording, _, inside = rest.partition("/")
+        for name in names:
+            if inside and kind_of(os.path.join(inside, name)) is Kind.PACKETS:
+                full = os.path.join(path, name)
+                with suppress(FileNotFoundError):
+                    status = os.lstat(full)
+                    place = Place(host, recording, os.path.join(inside, name))
+                    yield _File(place, full, status.st_blocks * _BLOCK_BYTES, status.st_mtime)
+
+
+def _is_complete(path: str) -> bool:
+    """Return whether a file ends with the header that a complete one ends with."""
+    with suppress(OSError), open(path, "rb") as file:
+        head = unpack(os.pread(file.fileno(), HEAD_BYTES, max(0, os.fstat(file.fileno()).st_size - HEAD_BYTES)))
+        return head is not None and head.packet_bytes == HEAD_BYTES
+    return False
+
+
+def _remove_empty(target: Target, place: Place) -> None:
+    """Remove the directory of a process without files of packets, and those above it that are empty then."""
+    inside = os.path.dirname(place.path)
+    _remove_directory(target, Place(place.host, place.recording, inside))
+    top = os.path.join(target.path, place.host, place.recording)
+    with suppress(OSError):
+        os.rmdir(os.path.join(top, os.path.dirname(inside)) if "/" in inside else os.path.join(top, inside))
+    if os.listdir(top) == [MARK]:
+        _remove_directory(target, Place(place.host, place.recording, ""))
+        with suppress(OSError):
+            os.rmdir(os.path.dirname(top))
+
+
+def _remove_directory(target: Target, place: Place) -> None:
+    """Remove a directory in which there are only files that are sent as a whole.
+
+    place: its path is that of the directory
+    """
+    directory = os.path.join(target.path, place.host, place.recording, place.path)
+    names = os.listdir(directory)
+    paths = [os.path.join(place.path, name) for name in names]
+    if any(kind_of(path) is not Kind.WHOLE for path in paths):
+        return
+    for path in paths:
+        os.unlink(os.path.join(target.path, place.host, place.recording, path))
+        target.forget(Place(place.host, place.recording, path))
+    os.rmdir(directory)

@@ -1,0 +1,297 @@
+"""What is sent of a recording: its files, their subjects, and the headers of messages.
+
+A file of a recording is sent in units, and a unit in messages of at most PAYLOAD_BYTES, each with the offset of its
+bytes:
+
+PACKETS   cpu0, cpu0_1 ...: a unit is a packet, which never changes once another follows it
+WHOLE     metadata, .threads, .relayfs ...: a unit is all that the file holds, each time that the recorder has replaced
+          it; offsets count the bytes of all units before
+APPENDED  .damaged/PROCESS/FILE: a unit is what was appended since the last one
+
+The subject of a file is relayfs.HOST.TRACE.PROCESS.STREAM: TRACE is the recording's name, PROCESS the file's directory
+in it and STREAM the file's name. What a token of a subject may not contain is written %XX. A file of no process, as
+.relayfs, has % for PROCESS.
+"""
+
+from __future__ import annotations
+
+import enum
+import os
+import re
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+from urllib.parse import quote, unquote, unquote_to_bytes
+
+import google_crc32c
+import zstandard
+
+from relayfs_fuse.errors import RelayError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+PREFIX = "relayfs"
+ALL = f"{PREFIX}.>"
+STREAM = "RELAYFS"
+PAYLOAD_BYTES = 256 << 10
+# A longer packet does not fit into a file of the recorder's with others.
+UNIT_BYTES = 128 << 20
+METADATA = "metadata"
+MARK = ".relayfs"
+DAMAGED = ".damaged"
+SUFFIX_COMPRESSED = ".zst"
+_NO_PROCESS = "%"
+PREVIOUS = "Relay-Previous"
+_NAME_BYTES = 255
+_OFFSET_MAX = 1 << 62
+_TOKENS = 5
+
+_STREAM_FILE = re.compile(r"cpu(\d{1,6})(?:_\d{1,9})?")
+_WHOLE_FILE = re.compile(r"metadata|\.threads|\.lost_before_cpu\d{1,6}")
+_NUMBERED = re.compile(r"\d{4,9}")
+
+
+class Kind(enum.Enum):
+    """How a file is sent: see above."""
+
+    PACKETS = enum.auto()
+    WHOLE = enum.auto()
+    APPENDED = enum.auto()
+
+
+class MessageError(RelayError):
+    """A message is none that a forwarder sends: its subject, headers or contents are wrong."""
+
+
+def is_name(name: str) -> bool:
+    """Return whether a text is the name of a host, a recording or a process, as a directory is to be called."""
+    return bool(name) and not name.startswith(".") and _is_file_name(name)
+
+
+def _is_file_name(name: str) -> bool:
+    return name not in {"", ".", ".."} and not set("/\0") & set(name) and len(os.fsencode(name)) <= _NAME_BYTES
+
+
+def kind_of(path: str) -> Kind | None:
+    """Return how a file of a recording is sent; None: it is none of the recorder's.
+
+    path: relative to the recording
+    """
+    if path == MARK:
+        return Kind.WHOLE
+    *directories, name = path.split("/")
+    if not directories or not _is_file_name(name) or not is_name(directories[-1]):
+        return None
+    if directories[0] == DAMAGED:
+        return Kind.APPENDED if len(directories) == 2 and is_name(name) else None
+    if len(directories) > 2 or (len(directories) == 2 and not _NUMBERED.fullmatch(directories[0])):
+        return None
+    if _STREAM_FILE.fullmatch(name):
+        return Kind.PACKETS
+    return Kind.WHOLE if _WHOLE_FILE.fullmatch(name) else None
+
+
+def stream_of(path: str) -> str:
+    """Return the stream that a file of packets continues: its path without the number."""
+    return path.rpartition("_")[0] if re.search(r"/cpu\d+_\d+$", path) else path
+
+
+def token(name: str) -> str:
+    """Return a name as a token of a subject."""
+    return quote(os.fsencode(name), safe="").replace(".", "%2E").replace("~", "%7E")
+
+
+def name_of(text: str) -> str:
+    """Return the name that a token stands for. MessageError: token() does not make it."""
+    name = os.fsdecode(unquote_to_bytes(text))
+    if token(name) != text:
+        raise MessageError(f"{text!r} is no token of a subject")
+    return name
+
+
+@dataclass(frozen=True)
+class Place:
+    """Which file it is.
+
+    host: the name of the machine that sends it
+    recording: the name of the recording
+    path: of the file in the recording
+    """
+
+    host: str
+    recording: str
+    path: str
+
+    @cached_property
+    def subject(self) -> str:
+        """The subject of the file's messages."""
+        directory, _, name = self.path.rpartition("/")
+        process = token(directory) if directory else _NO_PROCESS
+        return f"{recording_subject(self.host, self.recording)}.{process}.{token(name)}"
+
+    @cached_property
+    def quoted(self) -> str:
+        """The path as a header has it."""
+        return quote(os.fsencode(self.path), safe="/")
+
+    @cached_property
+    def kind(self) -> Kind:
+        """How it is sent. MessageError: it is no file of a recording."""
+        kind = kind_of(self.path)
+        if kind is None:
+            raise MessageError(f"{self.path} is no file of a recording")
+        return kind
+
+    @classmethod
+    def of(cls, subject: str) -> Place:
+        """Parse a subject. MessageError: none of a file of a recording."""
+        prefix, *tokens = subject.split(".")
+        if prefix != PREFIX or len(tokens) != _TOKENS - 1:
+            raise MessageError(f"{subject} is no {PREFIX}.HOST.TRACE.PROCESS.STREAM")
+        host, recording = map(name_of, tokens[:2])
+        if not is_name(host) or not is_name(recording):
+            raise MessageError(f"{subject}: {host!r} and {recording!r} are no names of a host and a recording")
+        directory = "" if tokens[2] == _NO_PROCESS else f"{name_of(tokens[2])}/"
+        place = cls(host, recording, directory + name_of(tokens[3]))
+        if kind_of(place.path) is None:
+            raise MessageError(f"{subject}: {place.path!r} is no file of a recording")
+        return place
+
+
+def host_subject(host: str) -> str:
+    """Return the subject of all files of a host."""
+    return f"{PREFIX}.{token(host)}.>"
+
+
+def recording_subject(host: str, recording: str) -> str:
+    """Return what the subjects of a recording's files begin with."""
+    return f"{PREFIX}.{token(host)}.{token(recording)}"
+
+
+@dataclass(frozen=True)
+class Piece:
+    """What one message holds of a file.
+
+    offset, end: of its bytes
+    start, length: of the unit that it belongs to
+    checksum: CRC-32C of its bytes
+    lost: how many events the packet says were lost in its stream so far; 0 for other units
+    metadata: where the unit of the metadata starts that the packet needs; None: it needs none
+    is_last: whether it ends a complete file
+    behind: bytes of the file that can be sent after this message; about so many, if they are many
+    """
+
+    offset: int
+    end: int
+    start: int
+    length: int
+    checksum: int
+    lost: int = 0
+    metadata: int | None = None
+    is_last: bool = False
+    behind: int = 0
+
+    def headers(self, place: Place) -> dict[str, str]:
+        """Return the headers of its message."""
+        found = {
+            "Relay-Path": place.quoted,
+            "Relay-Offset": str(self.offset),
+            "Relay-End": str(self.end),
+            "Relay-Packet": f"{self.start} {self.length}",
+            "Relay-Lost": str(self.lost),
+            "Relay-Crc32c": f"{self.checksum:08x}",
+            "Relay-Behind": str(self.behind),
+        }
+        if self.metadata is not None:
+            found["Relay-Metadata"] = str(self.metadata)
+        if self.is_last:
+            found["Relay-Last"] = "1"
+        return found
+
+    @classmethod
+    def of(cls, place: Place, headers: Mapping[str, str]) -> Piece:
+        """Parse headers. MessageError: they contradict each other or the subject, or are out of range."""
+        if (path := headers.get("Relay-Path")) != place.quoted:
+            raise MessageError(f"Relay-Path: {path!r} is not the file of the subject, {place.path}")
+        start, _, length = headers.get("Relay-Packet", "").partition(" ")
+        metadata = headers.get("Relay-Metadata")
+        piece = cls(
+            _number(headers, "Relay-Offset"), _number(headers, "Relay-End"), _parse("Relay-Packet", start),
+            _parse("Relay-Packet", length), _parse("Relay-Crc32c", headers.get("Relay-Crc32c", ""), 16),
+            _number(headers, "Relay-Lost"), None if metadata is None else _parse("Relay-Metadata", metadata),
+            headers.get("Relay-Last") == "1", _parse("Relay-Behind", headers.get("Relay-Behind", "0")),
+        )  # fmt: skip
+        if not piece.start <= piece.offset <= piece.end <= piece.start + piece.length or piece.length > UNIT_BYTES:
+            raise MessageError(
+                f"bytes {piece.offset} to {piece.end} are none of {piece.length} from {piece.start} on, "
+                f"or these are more than {UNIT_BYTES}"
+            )
+        return piece
+
+
+@dataclass(frozen=True)
+class Message:
+    """A message whose headers and bytes agree.
+
+    sequence: its number in the stream
+    previous: of the message before it with the same subject, as its forwarder knew; 0: none
+    origin: of the recording, see recording.py
+    """
+
+    place: Place
+    piece: Piece
+    data: bytes
+    sequence: int
+    previous: int
+    origin: str
+
+    @classmethod
+    def of(cls, subject: str, sequence: int, headers: Mapping[str, str], payload: bytes) -> Message:
+        """Check a message of the stream. MessageError: it is none that a forwarder sends."""
+        place = Place.of(subject)
+        piece = Piece.of(place, headers)
+        data = _decode(payload, headers.get("Content-Encoding", ""))
+        if len(data) != piece.end - piece.offset:
+            raise MessageError(f"it has {len(data)} bytes; it should have those from {piece.offset} to {piece.end}")
+        if checksum(data) != piece.checksum:
+            raise MessageError("its bytes have another checksum than the header Relay-Crc32c says")
+        origin = unquote(headers.get("Relay-Origin", ""))
+        return cls(place, piece, data, sequence, previous_of(headers), origin)
+
+
+def previous_of(headers: Mapping[str, str]) -> int:
+    """Return the number of the message before one with the same subject; 0: there is none."""
+    return _parse(PREVIOUS, headers.get(PREVIOUS, "0"))
+
+
+def checksum(data: bytes) -> int:
+    """Return the CRC-32C of bytes."""
+    value: int = google_crc32c.value(data)
+    return value
+
+
+def _decode(payload: bytes, encoding: str) -> bytes:
+    if not encoding:
+        return payload
+    if encoding != "zstd":
+        raise MessageError(f"Content-Encoding: {encoding[:40]!r} is not zstd")
+    try:
+        if not 0 <= zstandard.frame_content_size(payload) <= PAYLOAD_BYTES:
+            raise MessageError(f"Content-Encoding: it does not say its length, or has more than {PAYLOAD_BYTES} bytes")
+        return zstandard.decompress(payload, max_output_size=PAYLOAD_BYTES)
+    except zstandard.ZstdError as error:
+        raise MessageError(f"Content-Encoding: {error}") from error
+
+
+def _number(headers: Mapping[str, str], name: str) -> int:
+    return _parse(name, headers.get(name, ""))
+
+
+def _parse(name: str, text: str, base: int = 10) -> int:
+    if not re.fullmatch(r"[0-9a-f]{1,19}" if base == 16 else r"\d{1,19}", text, re.ASCII):
+        raise MessageError(f"{name}: {text[:40]!r} is no number")
+    value = int(text, base)
+    if value > _OFFSET_MAX:
+        raise MessageError(f"{name}: {value} is more than {_OFFSET_MAX}")
+    return value

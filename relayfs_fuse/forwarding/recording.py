@@ -1,0 +1,118 @@
+"""The directory of a recording, as `relayctl record` writes it and `relayctl forward` reads it."""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING, BinaryIO
+
+from relayfs_fuse.errors import RelayError
+from relayfs_fuse.forwarding.names import DAMAGED, MARK, SUFFIX_COMPRESSED, kind_of
+from relayfs_fuse.tracefiles.recorded import unpack
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_MARK_BYTES = 4096
+# Times of files have the resolution of the kernel's tick; this is longer.
+_TICK_NS = 100_000_000
+_BOOT = re.compile(r"\bboot=(\S+)")
+
+
+class Recording:
+    """A recording that may grow.
+
+    path: its directory
+    origin: the text by which its recorder knows the trace again
+    boot: the boot in which the trace was made
+
+    RelayError: it is none of a trace
+    """
+
+    def __init__(self, path: str) -> None:
+        self.path = os.path.realpath(path)
+        try:
+            with open(os.path.join(path, MARK), encoding="utf-8", errors="replace") as file:
+                self.origin = file.read(_MARK_BYTES).strip()
+        except FileNotFoundError:
+            os.listdir(path)  # to say so if it is no directory
+            raise RelayError(f"{path} is no recording of a trace by `relayctl record`: it has no {MARK}") from None
+        boot = _BOOT.search(self.origin)
+        if not boot:
+            raise RelayError(f"{os.path.join(path, MARK)} names no boot")
+        self.boot = boot[1]
+
+    def groups(self) -> Iterator[tuple[str, list[str]]]:
+        """Iterate over its directories, and the paths of the files in them."""
+        for directory, directories, names in os.walk(self.path):
+            inside = os.path.relpath(directory, self.path)
+            inside = "" if inside == "." else inside
+            directories[:] = sorted(name for name in directories if not name.startswith(".") or name == DAMAGED)
+            plain = {os.path.join(inside, name.removesuffix(SUFFIX_COMPRESSED)) for name in names}
+            found = sorted(path for path in plain if kind_of(path))
+            if found:
+                yield inside, found
+
+    def changed(self, path: str) -> tuple[int, ...]:
+        """Return what tells whether a file has changed; (): it has just changed, and a further change may not be told.
+
+        FileNotFoundError: there is none any more
+        """
+        full = os.path.join(self.path, path)
+        try:
+            status = os.stat(full)
+        except FileNotFoundError:
+            status = os.stat(full + SUFFIX_COMPRESSED)
+        if time.time_ns() - status.st_mtime_ns < _TICK_NS:
+            return ()
+        return status.st_ino, status.st_size, status.st_mtime_ns
+
+    def open(self, path: str) -> OpenFile:
+        """Open a file for reading. FileNotFoundError: there is none any more."""
+        return OpenFile(os.path.join(self.path, path))
+
+
+class OpenFile:
+    """A file of a recording; a compressed one is unpacked.
+
+    It is open only while something is read: the recorder replaces a file that others have open by a copy when it is
+    complete.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._unpacked: BinaryIO | None = None
+
+    def __enter__(self) -> OpenFile:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._unpacked:
+            self._unpacked.close()
+
+    def descriptor(self) -> int:
+        """Return a descriptor, which release() closes."""
+        if self._unpacked is None:
+            with suppress(FileNotFoundError):
+                return os.open(self._path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+            with open(self._path + SUFFIX_COMPRESSED, "rb") as source:
+                self._unpacked = tempfile.TemporaryFile(prefix="relayctl-")  # noqa: SIM115  # until __exit__()
+                unpack(source, self._unpacked)
+                self._unpacked.flush()
+        return self._unpacked.fileno()
+
+    def release(self, descriptor: int) -> None:
+        """Close what descriptor() has returned."""
+        if self._unpacked is None:
+            os.close(descriptor)
+
+    def read(self, n: int, at: int) -> bytes:
+        """Read up to n bytes."""
+        descriptor = self.descriptor()
+        try:
+            return os.pread(descriptor, n, at)
+        finally:
+            self.release(descriptor)
