@@ -158,6 +158,10 @@ class Mount:
         """Say what the server's log may hold besides the usual."""
         self.expected.append(pattern)
 
+    def wait_for_log(self, pattern: str) -> None:
+        """Wait until the log holds it: the server does not wait for its log (fs/log_writer.py)."""
+        wait_until(lambda: re.search(pattern, self.log.read_text()), lambda: f"{pattern} in\n{self.log.read_text()}")
+
     def kill(self) -> None:
         """Let the server and its supervisor die without a chance to do anything."""
         assert self.process is not None

@@ -233,7 +233,7 @@ def test_who_lacks_the_right_is_told_why_a_protected_file_cannot_be_opened(mount
     mount.program = unprotecting(mount.program, tmp_path)
     mount.expect("it is immutable, and to open it nevertheless takes CAP_LINUX_IMMUTABLE")
     mount.start()
-    assert f"{stored} cannot be used: it is immutable" in mount.log.read_text()
+    mount.wait_for_log(f"{stored} cannot be used: it is immutable")
     assert (mount.path / "mine").exists()
     assert not (mount.path / "open/log").exists()
     assert is_protected(stored)

@@ -296,7 +296,7 @@ def test_the_old_version_serves_again_if_the_new_one_does_not(
         assert cat.stdout.readline() == lines(1)
         assert served_by(mount.path) == relayfs_fuse.__version__
         cat.kill()
-    assert "this is version" in mount.log.read_text()
+    mount.wait_for_log("this is version")
 
 
 def test_a_version_that_dies_soon_after_it_answered_is_given_up(mount: Mount, build: Build) -> None:

@@ -1,7 +1,6 @@
 """A server that is stuck is found, and another one goes on with what programs have open."""
 
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -10,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from mounts import DEADLINE_S, Mount, wait_until
+from mounts import DEADLINE_S, Mount
 from traffic import lines, wait_asleep
 
 # After a second, and not ten.
@@ -28,7 +27,7 @@ def expect(mount: Mount) -> None:
 
 
 def replaced(mount: Mount, server: int) -> None:
-    wait_until(lambda: f"process {server}, has died: it was killed" in mount.log.read_text(), "it is replaced")
+    mount.wait_for_log(f"process {server}, has died: it was killed")
 
 
 def test_a_server_that_was_stopped_is_replaced(make_mount: Callable[..., Mount]) -> None:
@@ -44,9 +43,8 @@ def test_a_server_that_was_stopped_is_replaced(make_mount: Callable[..., Mount])
         assert cat.stdout.readline() == lines(1)
         cat.kill()
     replaced(mount, server)
-    text = mount.log.read_text()
-    assert f"process {server} is stuck: its loop has not turned for 1 s; it is killed" in text
-    assert re.search(rf"process {server}: thread {server} is in state T; wchan ", text)
+    mount.wait_for_log(f"process {server} is stuck: its loop has not turned for 1 s; it is killed")
+    mount.wait_for_log(f"process {server}: thread {server} is in state T; wchan ")
     assert mount.stop() == 0
 
 
@@ -79,7 +77,7 @@ mount.main()
     flag.touch()
     assert os.statvfs(mount.path).f_bsize > 0
     replaced(mount, server)
-    assert re.search(rf"process {server}:   File .* line \d+ in gets_stuck", mount.log.read_text())
+    mount.wait_for_log(rf"process {server}:   File .* line \d+ in gets_stuck")
     assert mount.stop() == 0
 
 
