@@ -6,7 +6,8 @@
  *
  *     SCHEMES(rseq, lockless);       run each test once with each of these; without this line, once
  *     BUILDS(plain, threads);        in these builds: plain, memory (AddressSanitizer, UBSan), threads (ThreadSanitizer);
- *                                    without this line, plain and memory
+ *                                    without this line, plain and memory. Where lockless is tested, locking is so in the
+ *                                    plain build only, but with RELAYFS_STRESS=long
  *     LIBRARY(static);               linked with librelayfs.a, because it calls functions that the shared library hides
  *     STORE(traces);                 the scratch directory has a file of traces, which programs look for when they start
  *
