@@ -17,7 +17,7 @@ import pytest
 from build import MEMORY, PLAIN, THREADS, builds, compile_c, run_command, run_environment
 from c_tests import names_in
 from c_tests import run as run_c_test
-from stress import DEADLINE, is_long
+from stress import DEADLINE, combined, is_long
 
 if TYPE_CHECKING:
     from mounts import Mount
@@ -31,7 +31,12 @@ USAGES = ["smp", "global"]
 DELIVERIES = ["bulk", "packet"]
 TIMESTAMPS = ["tsc", "clock"]
 MODES = ["suspend", "overwrite", "null"]
-COMBINATIONS = list(itertools.product(SCHEMES, USAGES, DELIVERIES, TIMESTAMPS, MODES))
+COMBINATIONS = [
+    (*buffers, *times, mode)
+    for buffers, times, mode in combined(
+        list(itertools.product(SCHEMES, USAGES)), list(itertools.product(DELIVERIES, TIMESTAMPS)), MODES
+    )
+]
 # Of each of six threads.
 RECORDS = 500_000 if is_long() else 3000
 MOUNTED_RECORDS = 50_000 if is_long() else 1000
