@@ -37,7 +37,7 @@ FLOODER = 60_003
 # What it tries to make among the victims.
 FLOODED = ("victim/0", "victim/1")
 # One round in the tests; in ./dev stress they add up to half an hour for each kind.
-ROUND_S = 600.0 if is_long() else 4.0
+ROUND_S = 600.0 if is_long() else 2.0
 N_ROUNDS = 3 if is_long() else 1
 # How often there is something new to spoil.
 RENEW_S = 0.4
