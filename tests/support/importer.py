@@ -102,6 +102,9 @@ def run(program: Callable[[], None]) -> None:
 def main() -> None:
     """Import, and serve requests."""
     mount.import_server()
+    # What a server imports when it begins to serve.
+    for module in ("cli.supervisor", "cli.upgrades", "fs.handover"):
+        import_module(f"relayfs_fuse.{module}")
     for module, _ in relayctl.COMMANDS.values():
         import_module(f"relayfs_fuse.cli.{module}")
     ctf.declarations_from(EVENT, 0)
