@@ -6,7 +6,7 @@ import pytest
 from fuzzing import fuzz
 from stress import is_long
 
-RUNS = 5_000_000 if is_long() else 50_000
+RUNS = 5_000_000 if is_long() else 20_000
 
 
 @pytest.mark.stress
