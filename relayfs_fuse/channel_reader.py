@@ -12,6 +12,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, NamedTuple
 
 from relayfs_fuse import explain
+from relayfs_fuse.errors import failure
 from relayfs_fuse.native import ReaderHandle
 from relayfs_fuse.native.clock import conversion, reader_of
 from relayfs_fuse.native.library import Closing
@@ -119,7 +120,7 @@ class _RelayPart(_Part):
         if piece is not None:
             return bytes(piece), self._handle.time()
         if self._handle.finished():
-            raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
+            raise failure(errno.EPIPE)
         return None
 
     def let_go(self) -> None:
@@ -410,7 +411,7 @@ def _find(path: str) -> tuple[str, str, int | None]:
         at = named["channel"] if named else below.removeprefix(".channels/")
         kind, channel = explain.kind_at(root, at)
         if not kind:
-            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+            raise failure(errno.ENOENT, path)
         if kind == "directory":
             raise IsADirectoryError(errno.EISDIR, f"it is {explain.what_it_is(path)}", path)
         number = named["number"] if named else at[len(channel) :]

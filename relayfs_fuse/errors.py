@@ -45,3 +45,8 @@ class OptionError(RelayError):
 
 class StoreError(RelayError):
     """A store, or a channel in it, cannot be used."""
+
+
+def failure(code: int, path: str | None = None) -> OSError:
+    """Return the OSError with this errno and the system's text for it; path: of the file that it is about."""
+    return OSError(code, os.strerror(code), path)

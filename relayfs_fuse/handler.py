@@ -8,6 +8,7 @@ import os
 import threading
 from typing import TYPE_CHECKING, ClassVar
 
+from relayfs_fuse.errors import failure
 from relayfs_fuse.native import either
 from relayfs_fuse.native.library import closed_on_error
 
@@ -156,7 +157,7 @@ class RelayHandler(logging.Handler):
         self._dropped.add_one()
         if code not in _FULL and not self._is_told:
             self._is_told = True
-            raise OSError(code, os.strerror(code), self.path)
+            raise failure(code, self.path)
 
     def __repr__(self) -> str:
         return f"<RelayHandler {self.path} ({logging.getLevelName(self.level)})>"

@@ -6,6 +6,8 @@ import ctypes
 import os
 import struct
 
+from relayfs_fuse.errors import failure
+
 MOVED_FROM = 0x40
 MOVED_TO = 0x80
 CREATE = 0x100
@@ -24,7 +26,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 def _check(result: int, path: str | None = None) -> int:
     if result < 0:
         code = ctypes.get_errno()
-        raise OSError(code, os.strerror(code), path)
+        raise failure(code, path)
     return result
 
 

@@ -16,7 +16,7 @@ import click
 from relayfs_fuse.cli.common import say
 from relayfs_fuse.cli.names import CHANNEL, FIRST_FILE, channels_of_store, names_in, traces_of
 from relayfs_fuse.cli.opened import absolute
-from relayfs_fuse.errors import CommandError, RelayError, StoreError
+from relayfs_fuse.errors import CommandError, RelayError, StoreError, failure
 from relayfs_fuse.explain import mounts_of
 from relayfs_fuse.fs.commands.control import check_path
 from relayfs_fuse.fs.mounts import MAPS_NO_FILES
@@ -135,5 +135,5 @@ def map_channel(store: str, path: str) -> tuple[Kind[Any], list[ChannelMemory]]:
 
     found = _channel_at(store, None, path)
     if found is None:
-        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), os.path.join(store, path))
+        raise failure(errno.ENOENT, os.path.join(store, path))
     return map_files(found.directory)

@@ -21,7 +21,7 @@ from relayfs_fuse.cli.common import (
     show_table,
 )
 from relayfs_fuse.cli.names import CRASHED, cards_of
-from relayfs_fuse.errors import RelayError
+from relayfs_fuse.errors import RelayError, failure
 from relayfs_fuse.reading.source import find_root
 
 if TYPE_CHECKING:
@@ -131,7 +131,7 @@ def _read(place: str, name: str) -> dict[str, Any]:
     for file in ("process", "cause"):
         about |= _pairs(_text(place, name, file))
     if "died" not in about:
-        raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), directory)  # it was just removed
+        raise failure(errno.ESTALE, directory)  # it was just removed
     return about
 
 

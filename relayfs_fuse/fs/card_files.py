@@ -7,8 +7,9 @@ import os
 import stat
 from typing import TYPE_CHECKING
 
+from relayfs_fuse.errors import failure
 from relayfs_fuse.fs.attributes import Attributes
-from relayfs_fuse.fs.nodes import Directory, TextFile, failure
+from relayfs_fuse.fs.nodes import Directory, TextFile
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -12,13 +12,14 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from relayfs_fuse import native
+from relayfs_fuse.errors import failure
 from relayfs_fuse.fs.attributes import Attributes
 from relayfs_fuse.fs.items import Blocks, JsonLines, Lines
 from relayfs_fuse.fs.kinds.base import BLOCK_SIZE
 from relayfs_fuse.fs.kinds.handles import TOKEN_BYTES, HoldHandle, MemHandle
 from relayfs_fuse.fs.kinds.peek import PeekHandle
 from relayfs_fuse.fs.merged import LONGEST_BYTES, Face, MergedFile, Subject
-from relayfs_fuse.fs.nodes import Node, TextFile, failure
+from relayfs_fuse.fs.nodes import Node, TextFile
 from relayfs_fuse.native.tables import PERMS
 from relayfs_fuse.reading.records import Records
 

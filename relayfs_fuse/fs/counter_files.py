@@ -16,6 +16,7 @@ import re
 from typing import TYPE_CHECKING
 
 from relayfs_fuse import native
+from relayfs_fuse.errors import failure
 from relayfs_fuse.fs import tap
 from relayfs_fuse.fs.kinds.base import Backing
 from relayfs_fuse.fs.nodes import Directory, MappedFile
@@ -67,7 +68,7 @@ class CounterFile(MappedFile):
 
     def _open_descriptor(self) -> int:
         if self.backing.descriptor < 0:
-            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+            raise failure(errno.ESTALE)
         return self.backing.descriptor
 
 

@@ -29,7 +29,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from relayfs_fuse import native
-from relayfs_fuse.errors import CommandError
+from relayfs_fuse.errors import CommandError, failure
 from relayfs_fuse.fs.kinds.losses import counts_of
 from relayfs_fuse.native.tables import LEVEL, PERMS, STATISTICS, Statistic
 
@@ -273,7 +273,7 @@ class Counters:
         if uid != os.geteuid():
             # The owner's file may have to grow by a page for each CPU.
             self._check_room(self._handle.n_blocks * PAGE_BYTES, uid)
-        refused = OSError(errno.EACCES, os.strerror(errno.EACCES))
+        refused = failure(errno.EACCES)
         for gid in gids:
             try:
                 self._handle.enter(adding.name, replace(adding.spec, uid=uid, gid=gid))
@@ -292,9 +292,9 @@ class Counters:
         self._handle.refresh()
         info = self._handle.info(instance)
         if info is None:
-            raise OSError(errno.ENOENT, os.strerror(errno.ENOENT))
+            raise failure(errno.ENOENT)
         if not _may_adjust(info, uid, set(gids)):
-            raise OSError(errno.EACCES, os.strerror(errno.EACCES))
+            raise failure(errno.EACCES)
 
     # ---------------------------------------------------------------- upkeep
 

@@ -21,10 +21,11 @@ from contextlib import AbstractContextManager, ExitStack, closing
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+from relayfs_fuse.errors import failure
 from relayfs_fuse.fs.attributes import Attributes
 from relayfs_fuse.fs.kinds.base import BLOCK_SIZE
 from relayfs_fuse.fs.kinds.handles import Handle
-from relayfs_fuse.fs.nodes import Node, failure
+from relayfs_fuse.fs.nodes import Node
 from relayfs_fuse.native.library import Closing
 from relayfs_fuse.native.merge import EVER, Export, Style
 

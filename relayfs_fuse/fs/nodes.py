@@ -14,6 +14,7 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
 from relayfs_fuse import native
+from relayfs_fuse.errors import failure
 from relayfs_fuse.fs.attributes import Attributes
 from relayfs_fuse.fs.kinds.base import Backing
 from relayfs_fuse.fs.kinds.handles import JoinHandle, TextHandle
@@ -35,11 +36,6 @@ if TYPE_CHECKING:
 # with what is in them; and for each name inside. A channel has fewer than 2 ** 14 files, a buffer fewer than 2 ** 10.
 PROCESS_BITS, CHANNEL_BITS, BUFFER_BITS = 25, 24, 10
 INSIDE_BITS = {PROCESS_BITS: CHANNEL_BITS, CHANNEL_BITS: BUFFER_BITS, BUFFER_BITS: 0}
-
-
-def failure(code: int) -> OSError:
-    """Return the OSError with this errno."""
-    return OSError(code, os.strerror(code))
 
 
 class Node(ABC):

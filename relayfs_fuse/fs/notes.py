@@ -17,6 +17,8 @@ import os
 import struct
 from typing import TYPE_CHECKING
 
+from relayfs_fuse.errors import failure
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -144,7 +146,7 @@ class Notes:
             return free.pop()
         at, end = self._end, self._end + _HEAD.size + room
         if end > MEMORY_BYTES:
-            raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
+            raise failure(errno.ENOMEM)
         self._words[at // 8] = 0
         self._words[at // 8 + 3] = room
         self._end = end

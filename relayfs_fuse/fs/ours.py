@@ -6,6 +6,7 @@ import errno
 import os
 import stat
 
+from relayfs_fuse.errors import failure
 from relayfs_fuse.fs.own_path import stranger_above
 
 
@@ -18,11 +19,11 @@ def why_not_ours(path: str, *, is_program: bool) -> str | None:
     if is_program and not (stat.S_ISREG(status.st_mode) and os.access(path, os.X_OK)):
         raise OSError(errno.EACCES, "it is no program that this user can execute")
     if not is_program and not stat.S_ISDIR(status.st_mode):
-        raise OSError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
+        raise failure(errno.ENOTDIR)
     others_write = status.st_mode & stat.S_IWOTH or (status.st_mode & stat.S_IWGRP and status.st_gid != 0)
     if status.st_uid not in (0, os.geteuid()) or others_write:
         mode = f"{stat.S_IMODE(status.st_mode):04o}"
         return f"{path} belongs to user {status.st_uid} and has mode {mode}: others can change it"
     if not is_program and not os.access(path, os.W_OK | os.X_OK):
-        raise OSError(errno.EACCES, os.strerror(errno.EACCES))
+        raise failure(errno.EACCES)
     return stranger_above(path)

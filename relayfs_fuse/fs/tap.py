@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from relayfs_fuse.errors import failure
+
 if TYPE_CHECKING:
     import mmap
 
@@ -148,7 +150,7 @@ def resend() -> None:
     """Have the kernel send all requests again that were not answered; OSError."""
     result = int(_lib.relay_handover_resend(session_fd()))
     if result < 0:
-        raise OSError(-result, os.strerror(-result))
+        raise failure(-result)
 
 
 def awaits(number: int) -> bool:
@@ -156,7 +158,7 @@ def awaits(number: int) -> bool:
     for unique in (number & ~RESENT, number | RESENT):
         result = int(_lib.relay_handover_awaits(session_fd(), unique))
         if result < 0:
-            raise OSError(-result, os.strerror(-result))
+            raise failure(-result)
         if result:
             return True
     return False
@@ -218,7 +220,7 @@ def backing_open(descriptor: int) -> int:
     """Register a file for passthrough; return its backing id, which is greater than 0; OSError."""
     backing = int(_lib.relay_tap_backing_open(descriptor))
     if backing < 0:
-        raise OSError(-backing, os.strerror(-backing))
+        raise failure(-backing)
     return backing
 
 
@@ -251,7 +253,7 @@ def read(unique: int, address: int, number: int, max_bytes: int, overwrite: bool
     """
     got = int(_lib.relay_tap_read(unique, address, number, max_bytes, overwrite, ctypes.byref(_end)))
     if got < 0:
-        raise OSError(-got, os.strerror(-got))
+        raise failure(-got)
     return got, _end.value
 
 
@@ -273,5 +275,5 @@ def peek(address: int, skip: int, max_bytes: int) -> tuple[bytes, int]:
     data = ctypes.create_string_buffer(max_bytes)
     got = int(_lib.relay_tap_peek(address, skip, max_bytes, data, ctypes.byref(_end)))
     if got < 0:
-        raise OSError(-got, os.strerror(-got))
+        raise failure(-got)
     return data.raw[:got], _end.value

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from relayfs_fuse import explain
 from relayfs_fuse._native import ffi, lib
+from relayfs_fuse.errors import failure
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -20,21 +21,21 @@ if TYPE_CHECKING:
 def check(result: int, path: str | None = None) -> int:
     """Return a library function's result, or raise it as OSError if it is a negative errno."""
     if result < 0:
-        raise OSError(-result, os.strerror(-result), path)
+        raise failure(-result, path)
     return result
 
 
 def not_null(pointer: Any, path: str) -> Any:
     """Return a pointer that the library returned; NULL: raise errno as OSError."""
     if pointer == ffi.NULL:
-        raise OSError(ffi.errno, os.strerror(ffi.errno), path)
+        raise failure(ffi.errno, path)
     return pointer
 
 
 def mapped(pointer: Any, path: str) -> Any:
     """As not_null(), for memN files; EMEDIUMTYPE (a ring where a buffer is expected) becomes EBADMSG, as for damage."""
     if pointer == ffi.NULL and ffi.errno == errno.EMEDIUMTYPE:
-        raise OSError(errno.EBADMSG, os.strerror(errno.EBADMSG), path)
+        raise failure(errno.EBADMSG, path)
     return not_null(pointer, path)
 
 

@@ -17,6 +17,7 @@ import json
 import os
 from typing import Any, NamedTuple
 
+from relayfs_fuse.errors import failure
 from relayfs_fuse.native import trace as native_trace
 from relayfs_fuse.native.tables import PERMS
 
@@ -92,7 +93,7 @@ def replace_file(path: str, data: bytes) -> None:
     try:
         if os.write(descriptor, data) != len(data):
             os.truncate(descriptor, 0)
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
+            raise failure(errno.ENOSPC, path)
     finally:
         os.close(descriptor)
     os.rename(f"{path}.new", path)
@@ -130,7 +131,7 @@ class Journal:
         written = os.write(self._descriptor, data) if data else 0
         if written != len(data):
             os.ftruncate(self._descriptor, self.size)
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), self._path)
+            raise failure(errno.ENOSPC, self._path)
         self.size += written
 
     def _shorten(self) -> None:

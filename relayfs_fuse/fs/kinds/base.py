@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, TypeVar
 
 from relayfs_fuse import native
+from relayfs_fuse.errors import failure
 from relayfs_fuse.fs.kinds.mapped import mapped
 from relayfs_fuse.fs.kinds.unmapper import unmapper
 
@@ -197,7 +198,7 @@ class Stored(ABC, Generic[Memory]):
                 memory.close()
                 memory = None
             if memory is None:
-                raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+                raise failure(errno.ESTALE)
             self._memory, self.backing.descriptor = memory, memory.fileno()
             mapped.add(self)
             return memory
@@ -356,7 +357,7 @@ class Stored(ABC, Generic[Memory]):
     def note_state(self, state: int) -> None:
         """Mark the channel as damaged if the buffer's state (the bits of state()) says so."""
         if state & native.IS_DAMAGED:
-            self.note(OSError(errno.EBADMSG, os.strerror(errno.EBADMSG)))
+            self.note(failure(errno.EBADMSG))
 
     def _mtime(self, written: int) -> int:
         """Return the time of the last record, in ns: that at which this function first saw the statistic `written`."""

@@ -14,6 +14,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from relayfs_fuse.errors import failure
 from relayfs_fuse.fs.kinds.base import GONE, READABLE, WRITABLE
 from relayfs_fuse.fs.notes import TEXT
 
@@ -66,7 +67,7 @@ class Handle(ABC):
 
     async def write(self, acts: Acts, offset: int, data: bytes, request: tap.Request) -> None:
         """Carry out a request to write; by default, OSError: EINVAL."""
-        raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+        raise failure(errno.EINVAL)
 
     def poll(self, acts: Acts, notify: pyfuse3.PollHandle | None) -> int:
         """Return the events that hold now; by default, the file is always ready.
@@ -94,11 +95,11 @@ class GoneHandle(Handle):
 
     async def read(self, acts: Acts, offset: int, size: int, request: tap.Request) -> bytes:
         """Raise OSError: ESTALE."""
-        raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+        raise failure(errno.ESTALE)
 
     async def write(self, acts: Acts, offset: int, data: bytes, request: tap.Request) -> None:
         """Raise OSError: ESTALE."""
-        raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+        raise failure(errno.ESTALE)
 
     def poll(self, acts: Acts, notify: pyfuse3.PollHandle | None) -> int:
         """Return GONE."""
@@ -134,7 +135,7 @@ class TextHandle(Handle):
         if (offset == 0 or self._text is None) and not self.node.removed:
             self._text = self.node.text()
         if self._text is None:
-            raise OSError(errno.ENODEV, os.strerror(errno.ENODEV))
+            raise failure(errno.ENODEV)
         return self._text[offset : offset + size]
 
     async def read(self, acts: Acts, offset: int, size: int, request: tap.Request) -> bytes:
@@ -381,7 +382,7 @@ class HoldHandle(TextHandle):
         super().__init__(node, opening)
         held = node.held()
         if held is None or not (held.n_open or opening.is_again):
-            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+            raise failure(errno.ESTALE)
         held.n_open += 1
         self._held = held
 

@@ -10,11 +10,11 @@ a read fails with ESPIPE if data before its offset cannot be copied again.
 from __future__ import annotations
 
 import errno
-import os
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from relayfs_fuse import native
+from relayfs_fuse.errors import failure
 from relayfs_fuse.fs.kinds.base import BLOCK_SIZE, GONE, READABLE
 from relayfs_fuse.fs.kinds.handles import Handle
 
@@ -87,7 +87,7 @@ class PeekHandle(Handle):
 
     async def _read_in_turn(self, streams: Streams, offset: int, size: int, may_sleep: bool) -> bytes:
         if self._is_lost:
-            raise OSError(errno.ESPIPE, os.strerror(errno.ESPIPE))
+            raise failure(errno.ESPIPE)
         if offset < self._end - len(self._kept):
             self._peek.rewind()
             self._end = 0
@@ -99,7 +99,7 @@ class PeekHandle(Handle):
         while self._end < offset + size:
             data = await streams.when_free(lambda: self._copy(size), may_sleep)
             if offset > self._end and self._peek.has_skipped:
-                raise OSError(errno.ESPIPE, os.strerror(errno.ESPIPE))
+                raise failure(errno.ESPIPE)
             if not data:
                 break
             self._end += len(data)
@@ -127,7 +127,7 @@ class PeekHandle(Handle):
                 if error.errno != errno.EMSGSIZE:
                     raise
             if size >= LONGEST_BYTES:
-                raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
+                raise failure(errno.EFBIG)
             size = min(max(2 * size, BLOCK_SIZE), LONGEST_BYTES)
 
     async def close(self, acts: Acts) -> None:

@@ -18,7 +18,6 @@ The next part of a RECORD begins at `at`, or at `next at` once that read(2) is a
 from __future__ import annotations
 
 import errno
-import os
 import struct
 from abc import abstractmethod
 from collections import deque
@@ -26,6 +25,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 
 from relayfs_fuse import native
+from relayfs_fuse.errors import failure
 from relayfs_fuse.fs import tap
 from relayfs_fuse.fs.kinds.base import Stored
 from relayfs_fuse.fs.kinds.handles import RelayHandle, read_may_sleep
@@ -170,7 +170,7 @@ class StoredRecords(Stored[Memory]):
         OSError: ENOBUFS if the server keeps too many parts of longer records.
         """
         if self._returned_bytes + sum(reader.rest_bytes for reader in self.readers) >= self._room:
-            raise OSError(errno.ENOBUFS, os.strerror(errno.ENOBUFS))
+            raise failure(errno.ENOBUFS)
         return await self._copy_long(streams, size, may_sleep, keeping)
 
     async def _copy_long(self, streams: Streams, size: int, may_sleep: bool, keeping: Keeping) -> Record | None:
@@ -280,7 +280,7 @@ class RecordHandle(RelayHandle):
                 record = await self.stored.take_long(streams, size, may_sleep, keeping)
                 if record is not None:
                     return self._begin(streams.taking, record, size, unique)
-        raise OSError(errno.EBUSY, os.strerror(errno.EBUSY))
+        raise failure(errno.EBUSY)
 
     def _take_at_once(self, taking: Taking, size: int, unique: int) -> bytes | None:
         """Consume and return the next data; None: a record that is longer than `size` has to be copied first."""

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import errno
 import math
-import os
 import time
 from typing import TYPE_CHECKING, Any
 
 from relayfs_fuse import native
+from relayfs_fuse.errors import failure
 from relayfs_fuse.fs import tap
 from relayfs_fuse.fs.commands.control import choose_geometry
 from relayfs_fuse.fs.kinds.base import GONE, READABLE, RECORD_MAX, WRITABLE, Kind, Plan, Stored
@@ -306,7 +306,7 @@ class SeekableHandle(BufferHandle):
         """Return kept data from an offset below `end`; OSError: ESPIPE if it is not kept any more."""
         back = self.end - offset
         if back > len(self._kept):
-            raise OSError(errno.ESPIPE, os.strerror(errno.ESPIPE))
+            raise failure(errno.ESPIPE)
         self._has_gone_back = True
         return self._kept.part(back, size)
 

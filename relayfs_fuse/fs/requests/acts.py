@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import trio
 
-from relayfs_fuse.errors import CommandError
+from relayfs_fuse.errors import CommandError, failure
 from relayfs_fuse.fs.commands.control import split_write
 from relayfs_fuse.fs.commands.jobs import Effect, LongJob
 from relayfs_fuse.fs.requests.turns import Turns
@@ -107,9 +107,9 @@ class Acts:
         OSError: EMSGSIZE; EBUSY, the handle's last request is not done yet. CommandError: the request was refused.
         """
         if len(request) > JOIN_REQUEST_MAX:
-            raise OSError(errno.EMSGSIZE, os.strerror(errno.EMSGSIZE))
+            raise failure(errno.EMSGSIZE)
         if handle.is_busy:
-            raise OSError(errno.EBUSY, os.strerror(errno.EBUSY))
+            raise failure(errno.EBUSY)
         handle.is_busy = True
         try:
             async with self._joins.of(handle.opener.uid):

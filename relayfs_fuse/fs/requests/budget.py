@@ -10,6 +10,8 @@ import errno
 import os
 from collections import Counter
 
+from relayfs_fuse.errors import failure
+
 # Bytes that an open file takes besides the data it keeps; and a name in the list that an open directory keeps.
 HANDLE_BYTES = 2048
 NAME_BYTES = 64
@@ -36,7 +38,7 @@ class Budget:
             return
         more = HANDLE_BYTES + n_bytes - before
         if more > 0 and (self._used[owner] + more > USER_BYTES or self._used_by_all + more > ALL_USERS_BYTES):
-            raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
+            raise failure(errno.ENOMEM)
         self._used[owner] += more
         self._used_by_all += more
         self._kept[handle] = owner, HANDLE_BYTES + n_bytes

@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING, TypeVar
 
 import trio
 
-from relayfs_fuse.errors import RelayError
+from relayfs_fuse.errors import RelayError, failure
 from relayfs_fuse.fs.kinds.base import BLOCK_SIZE, GONE, READABLE
 from relayfs_fuse.fs.merged import ALL_USERS_READERS_MAX, READERS_MAX, USER_READERS_MAX
-from relayfs_fuse.fs.nodes import failure
 from relayfs_fuse.fs.requests.waiting import notify
 
 if TYPE_CHECKING:

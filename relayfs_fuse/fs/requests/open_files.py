@@ -15,6 +15,7 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from relayfs_fuse.errors import failure
 from relayfs_fuse.fs import tap
 from relayfs_fuse.fs.channel_files import HoldFile
 from relayfs_fuse.fs.kinds.handles import GoneHandle, StoredHandle
@@ -71,7 +72,7 @@ class OpenFiles:
     def __getitem__(self, number: int) -> Handle:
         handle = self.get(number)
         if handle is None:
-            raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+            raise failure(errno.EBADF)
         return handle
 
     def add(self, handle: Handle, node: Node, opening: Opening) -> None:

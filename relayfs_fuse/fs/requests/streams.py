@@ -8,12 +8,12 @@ step before the reply, so an interrupted read(2) has consumed nothing.
 from __future__ import annotations
 
 import errno
-import os
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import trio
 
 from relayfs_fuse import native
+from relayfs_fuse.errors import failure
 from relayfs_fuse.fs import tap
 from relayfs_fuse.fs.kinds.base import RECORD_MAX
 from relayfs_fuse.fs.requests.turns import Turns
@@ -68,14 +68,14 @@ class Streams:
         data might never reach a program.
         """
         if request.from_page_cache:
-            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+            raise failure(errno.EINVAL)
         with trio.CancelScope() as scope:
             self._sleeping[request.unique] = scope
             try:
                 return await read()
             finally:
                 del self._sleeping[request.unique]
-        raise InterruptedError(errno.EINTR, os.strerror(errno.EINTR))
+        raise failure(errno.EINTR)
 
     async def wait(self, stored: Stored[Any], may_sleep: bool) -> bool:
         """Sleep until there may be data, and return True; another reader may consume it first.
@@ -86,7 +86,7 @@ class Streams:
         if stored.channel.stats.read != native.READ_WAIT or stored.buffer.state() & native.IS_CLOSED:
             return False
         if not may_sleep:
-            raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+            raise failure(errno.EAGAIN)
         await self.waiting.sleep(stored)
         return True
 
@@ -104,7 +104,7 @@ class Streams:
                 if error.errno not in (errno.EBUSY, errno.EAGAIN) or trio.current_time() >= deadline:
                     raise
             if not may_sleep:
-                raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+                raise failure(errno.EAGAIN)
             await trio.sleep(pause)
             pause = min(pause * 2, BUSY_LAST_S)
 
@@ -130,7 +130,7 @@ class Streams:
             except OSError as error:
                 self.taking.end_write(is_written=False)
                 if error.errno == errno.ENOSPC and request.nonblocking:
-                    raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN)) from error
+                    raise failure(errno.EAGAIN) from error
                 stored.note(error)
                 # EBUSY: another program has the buffer's lock, in scheme locking.
                 if error.errno != errno.EBUSY or trio.current_time() >= deadline:

@@ -26,7 +26,6 @@ from __future__ import annotations
 import errno
 import logging
 import math
-import os
 import time
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -35,6 +34,7 @@ from typing import TYPE_CHECKING, Any
 import trio
 
 from relayfs_fuse import native
+from relayfs_fuse.errors import failure
 from relayfs_fuse.fs.kinds.base import GONE, READABLE, WRITABLE
 from relayfs_fuse.fs.requests.turns import Share
 from relayfs_fuse.fs.supervise import keep
@@ -145,7 +145,7 @@ class _Waiter:
             self._fail(error)
         except Exception:
             log.exception("%s: waiting for %s failed", self.stored.channel.path, self.stored.path)
-            self._fail(OSError(errno.EIO, os.strerror(errno.EIO)))
+            self._fail(failure(errno.EIO))
         took_s = time.thread_time() - begun_s
         if took_s > QUICK_S:
             self._rest(REST_TIMES * took_s)

@@ -13,9 +13,10 @@ import time
 from typing import TYPE_CHECKING
 
 from relayfs_fuse import native
+from relayfs_fuse.errors import failure
 from relayfs_fuse.fs.kinds import losses
 from relayfs_fuse.fs.kinds.base import Backing
-from relayfs_fuse.fs.nodes import TextFile, failure
+from relayfs_fuse.fs.nodes import TextFile
 from relayfs_fuse.fs.store import LOST_NAME
 from relayfs_fuse.native import trace as native_trace
 

@@ -12,10 +12,11 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from relayfs_fuse.errors import failure
 from relayfs_fuse.fs.attributes import Attributes
 from relayfs_fuse.fs.kinds.base import GONE, READABLE
 from relayfs_fuse.fs.kinds.handles import Handle
-from relayfs_fuse.fs.nodes import Node, failure
+from relayfs_fuse.fs.nodes import Node
 from relayfs_fuse.tracefiles.trigger_files import JOURNAL
 
 if TYPE_CHECKING:
