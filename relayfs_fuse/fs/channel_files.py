@@ -19,7 +19,7 @@ from relayfs_fuse.fs.kinds.base import BLOCK_SIZE
 from relayfs_fuse.fs.kinds.handles import TOKEN_BYTES, HoldHandle, MemHandle
 from relayfs_fuse.fs.kinds.peek import PeekHandle
 from relayfs_fuse.fs.merged import LONGEST_BYTES, Face, MergedFile, Subject
-from relayfs_fuse.fs.nodes import Node, TextFile
+from relayfs_fuse.fs.nodes import Node, SubjectFile, TextFile, check_only_reads
 from relayfs_fuse.native.tables import PERMS
 from relayfs_fuse.reading.records import Records
 
@@ -65,7 +65,7 @@ class HoldFile(TextFile):
         return HoldHandle(self, opening)
 
 
-class BufferFile(Node):
+class BufferFile(SubjectFile):
     """A relay file or memory file.
 
     The kernel may remember the inode long after the channel was removed. So a removed node has only a weak reference to
@@ -114,11 +114,6 @@ class BufferFile(Node):
         if caller not in (0, os.geteuid()) and channel.is_protected():
             raise failure(errno.EBUSY)
         store.change_owner(channel, mode & PERMS["BUFFER_MOST"], uid, gid)
-
-    def check_usable(self) -> None:
-        """Raise OSError: ESTALE after the channel was removed."""
-        if self.removed:
-            raise failure(errno.ESTALE)
 
     def mapped(self) -> Backing | None:
         """Return the mem file, which is mapped now, so that its descriptor can be registered with the kernel."""
@@ -205,8 +200,7 @@ class PeekFile(BufferFile):
 
     def open(self, opening: Opening) -> PeekHandle:
         """Return a new handle; OSError: EACCES unless O_RDONLY is asked."""
-        if opening.truncates or opening.access != os.O_RDONLY:
-            raise failure(errno.EACCES)
+        check_only_reads(opening)
         return PeekHandle(self.stored, opening)
 
 

@@ -25,7 +25,7 @@ from relayfs_fuse.errors import failure
 from relayfs_fuse.fs.attributes import Attributes
 from relayfs_fuse.fs.kinds.base import BLOCK_SIZE
 from relayfs_fuse.fs.kinds.handles import Handle
-from relayfs_fuse.fs.nodes import Node
+from relayfs_fuse.fs.nodes import SubjectFile, check_only_reads
 from relayfs_fuse.native.library import Closing
 from relayfs_fuse.native.merge import EVER, Export, Style
 
@@ -267,7 +267,7 @@ class MergedHandle(Handle):
         acts.merging.forget(self)
 
 
-class MergedFile(Node):
+class MergedFile(SubjectFile):
     """A file `merged`, `merged.json` or `merged.raw`.
 
     subject: what it shows
@@ -306,13 +306,7 @@ class MergedFile(Node):
         mode, uid, gid = self.subject.owner() if self._subject else (0, os.geteuid(), os.getegid())
         return Attributes(self.inode, stat.S_IFREG | mode, uid, gid, size, changed_ns, store.began_ns)
 
-    def check_usable(self) -> None:
-        """Raise OSError: ESTALE after the trace or channel was removed."""
-        if self.removed:
-            raise failure(errno.ESTALE)
-
     def open(self, opening: Opening) -> MergedHandle:
         """Return a new handle; OSError: EACCES unless O_RDONLY is asked."""
-        if opening.truncates or opening.access != os.O_RDONLY:
-            raise failure(errno.EACCES)
+        check_only_reads(opening)
         return MergedHandle(self, opening)

@@ -112,6 +112,21 @@ class Node(ABC):
         return None
 
 
+class SubjectFile(Node):
+    """A file that shows a channel or a trace, and cannot be opened after that was removed."""
+
+    def check_usable(self) -> None:
+        """Raise OSError: ESTALE after the channel or trace was removed."""
+        if self.removed:
+            raise failure(errno.ESTALE)
+
+
+def check_only_reads(opening: Opening) -> None:
+    """Raise OSError: EACCES unless open(2) asks for O_RDONLY alone."""
+    if opening.truncates or opening.access != os.O_RDONLY:
+        raise failure(errno.EACCES)
+
+
 class Directory(Node):
     """A directory.
 

@@ -16,7 +16,7 @@ from relayfs_fuse.errors import failure
 from relayfs_fuse.fs.attributes import Attributes
 from relayfs_fuse.fs.kinds.base import GONE, READABLE
 from relayfs_fuse.fs.kinds.handles import Handle
-from relayfs_fuse.fs.nodes import Node
+from relayfs_fuse.fs.nodes import SubjectFile, check_only_reads
 from relayfs_fuse.tracefiles.trigger_files import JOURNAL
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ class TriggeredHandle(Handle):
         self._node.handles.discard(self)
 
 
-class TriggeredFile(Node):
+class TriggeredFile(SubjectFile):
     """The file `triggered` of a trace.
 
     directory: of the trace in the store
@@ -119,13 +119,7 @@ class TriggeredFile(Node):
             self.inode, stat.S_IFREG | 0o400, os.geteuid(), os.getegid(), self.size(), now, store.began_ns
         )
 
-    def check_usable(self) -> None:
-        """Raise OSError: ESTALE after the trace was removed."""
-        if self.removed:
-            raise failure(errno.ESTALE)
-
     def open(self, opening: Opening) -> TriggeredHandle:
         """Return a new handle; OSError: EACCES unless O_RDONLY is asked."""
-        if opening.truncates or opening.access != os.O_RDONLY:
-            raise failure(errno.EACCES)
+        check_only_reads(opening)
         return TriggeredHandle(self, opening)
