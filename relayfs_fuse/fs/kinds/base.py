@@ -218,13 +218,6 @@ class Stored(ABC, Generic[Memory]):
             self._close(memory)
         return True
 
-    def unwatch(self) -> None:
-        """Clear is_watched, and unmap what is mapped for that."""
-        self.is_watched = False
-        memory, self._bare = self._bare, None
-        if memory is not None:
-            self._close(memory)
-
     def _close(self, memory: Memory) -> None:
         if self.channel.stats.file_bytes > QUICK_BYTES:
             unmapper.put(memory.close)

@@ -49,15 +49,13 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# How often is looked at processes without a descriptor, and at those that have closed .events.
+# How often to look at processes of which there is no descriptor, and at those that have closed .events.
 TICK_S = 1.0
 # How long a card waits for the parent to wait for the process, if the exit code is not known before.
 CODE_S = 2.0
 # The most descriptors of processes, and the bytes that are kept of all living processes of one user.
 DESCRIPTORS_MAX = 4096
 SEEN_MAX = 8 << 20
-# How long a process may take to lock .events of a directory that was made for it.
-LOCK_S = 10.0
 # In a process's directory: a server has decided whether its process gets a card.
 _DECIDED = ".decided"
 _FLOCK = struct.Struct("hhqqi4x")
