@@ -40,6 +40,14 @@ def place_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return mount_option(store_option(command))
 
 
+def output_option(which: str) -> Callable[..., Any]:
+    """Return the option --output, a directory; which: is added to its help."""
+    return click.option(
+        "-o", "--output", required=True, metavar="DIR", shell_complete=complete.directories,
+        help=f"Output directory{which}.",
+    )  # fmt: skip
+
+
 def is_recording(what: str, mount: str | None, store: str | None) -> bool:
     """Return whether TRACE|DIR is a recording: a directory that exists, unless it is said where the trace is."""
     return mount is None and store is None and os.path.isdir(what)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from contextlib import closing
+from typing import TYPE_CHECKING, Any
 
 import click
 import trio
@@ -18,6 +19,9 @@ from relayfs_fuse.reading.damage import reason
 from relayfs_fuse.reading.room import permit_many_files
 from relayfs_fuse.reading.source import Source, find_store
 from relayfs_fuse.record.report import Progress
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 _NS_IN_MS = 1_000_000
 _PORT_MAX = 65535
@@ -44,13 +48,18 @@ class Address(click.ParamType):  # type: ignore[type-arg]  # before click 8.2 it
         return host, int(port)
 
 
+def listen_option(port: int, who: str) -> Callable[..., Any]:
+    """Return the option --listen; port: of 127.0.0.1, where `who` connect by default."""
+    return click.option(
+        "--listen", metavar="ADDRESS:PORT", type=Address(), default=f"127.0.0.1:{port}", show_default=True,
+        help=f"Where {who} connect; port 0 means a free one.",
+    )  # fmt: skip
+
+
 @click.command()
 @click.argument("name", metavar="[TRACE]", required=False, shell_complete=complete.traces)
 @place_options
-@click.option(
-    "--listen", metavar="ADDRESS:PORT", type=Address(), default="127.0.0.1:5344", show_default=True,
-    help="Where viewers connect; port 0 means a free one.",
-)  # fmt: skip
+@listen_option(5344, "viewers")
 @click.option(
     "--delay", metavar="MS", type=click.IntRange(1, 60_000), default=200, show_default=True,
     help="How old an event is when it is shown; one that arrives later gets a later time.",

@@ -12,7 +12,7 @@ import click
 
 from relayfs_fuse.cli import complete, record_channel
 from relayfs_fuse.cli.channel import find_channel
-from relayfs_fuse.cli.common import Seconds, Size, check_option, check_stdout, place_options
+from relayfs_fuse.cli.common import Seconds, Size, check_option, check_stdout, output_option, place_options
 from relayfs_fuse.reading.room import permit_many_files
 from relayfs_fuse.reading.source import Source, find_store
 from relayfs_fuse.record.full import OutputFullError
@@ -30,10 +30,7 @@ _STDOUT = "-"
 
 @click.command()
 @click.argument("name", shell_complete=complete.traces_or_channels)
-@click.option(
-    "-o", "--output", required=True, metavar="DIR", shell_complete=complete.directories,
-    help="Output directory; - means a tar archive on stdout.",
-)  # fmt: skip
+@output_option("; - means a tar archive on stdout")
 @place_options
 @click.option("--rotate-size", type=Size(), metavar="BYTES", help="Begin DIR/0001, DIR/0002 ... after this many bytes.")
 @click.option("--rotate-time", type=Seconds(0.1), metavar="SECONDS", help="The same after this time.")

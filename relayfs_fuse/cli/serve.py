@@ -13,7 +13,7 @@ import click
 
 from relayfs_fuse.cli import complete
 from relayfs_fuse.cli.common import check_stdout, place_options
-from relayfs_fuse.cli.live import Address
+from relayfs_fuse.cli.live import listen_option
 from relayfs_fuse.errors import RelayError
 from relayfs_fuse.native.trace import Traces
 from relayfs_fuse.reading.damage import reason
@@ -25,10 +25,7 @@ _TOKEN_LEAST = 16
 
 @click.command()
 @place_options
-@click.option(
-    "--listen", metavar="ADDRESS:PORT", type=Address(), default="127.0.0.1:5345", show_default=True,
-    help="Where clients connect; port 0 means a free one.",
-)  # fmt: skip
+@listen_option(5345, "clients")
 @click.option(
     "--token-file", metavar="FILE", type=click.Path(), shell_complete=complete.files,
     help="What requests must contain. Default: on 127.0.0.1 nothing, elsewhere a new token, which is printed.",

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from relayfs_fuse.cli import complete
-from relayfs_fuse.cli.common import check_option, place_options
+from relayfs_fuse.cli.common import check_option, output_option, place_options
 from relayfs_fuse.errors import RelayError
 from relayfs_fuse.reading.source import Source, find_store
 from relayfs_fuse.record.report import Progress, as_json, summarize
@@ -24,10 +24,7 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("name", shell_complete=complete.traces)
-@click.option(
-    "-o", "--output", required=True, metavar="DIR", shell_complete=complete.directories,
-    help="Output directory, empty or new.",
-)  # fmt: skip
+@output_option(", empty or new")
 @place_options
 @check_option
 @click.option("--progress", is_flag=True, help="Show progress even if stderr is not a terminal.")

@@ -12,14 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from relayfs_fuse.cli import complete
-from relayfs_fuse.cli.common import (
-    Seconds,
-    check_stdout,
-    json_lines_option,
-    place_options,
-    printable,
-    say,
-)
+from relayfs_fuse.cli.common import Seconds, check_stdout, json_lines_option, place_options, printable, say
 from relayfs_fuse.cli.objects import Objects
 from relayfs_fuse.cli.sampler import Sampler
 from relayfs_fuse.cli.stat import SHOWN, chosen, is_chosen, show
