@@ -160,6 +160,12 @@ function lost(row, causes) {
 	cell(row, text || "0", some.length ? "bad" : "");
 }
 
+function buffers(row, one) {
+	cell(row, brief(one.unread_bytes), "number");
+	meter(row, one.fullest_buffer_ratio);
+	lost(row, one.lost);
+}
+
 function fill(id, objects, make) {
 	const body = document.querySelector(`#${id} tbody`);
 	body.replaceChildren();
@@ -189,18 +195,14 @@ function show(samples) {
 		cell(row, one.state, one.state === "ok" ? "" : "bad");
 		count(row, `channel ${one.name}`, one.records_total, seen);
 		cell(row, brief(one.written_bytes_total), "number");
-		cell(row, brief(one.unread_bytes), "number");
-		meter(row, one.fullest_buffer_ratio);
-		lost(row, one.lost);
+		buffers(row, one);
 		actions(row, "channel", one.name);
 	});
 	fill("traces", by_label(samples, "relayfs_trace_", "trace"), (row, one) => {
 		cell(row, one.state);
 		count(row, `trace ${one.name}`, one.present_events, seen);
 		cell(row, brief(one.processes), "number");
-		cell(row, brief(one.unread_bytes), "number");
-		meter(row, one.fullest_buffer_ratio);
-		lost(row, one.lost);
+		buffers(row, one);
 		actions(row, "trace", one.name);
 	});
 	const counters = samples.filter((one) => "name" in one.labels);
