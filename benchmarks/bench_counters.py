@@ -12,7 +12,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from support import TMPFS, Limit, Samples, compiled, judge
+from support import TMPFS, Limit, Samples, asked, compiled, judge
 
 ROUNDS = 15
 
@@ -38,7 +38,7 @@ def measure(program: Path, store: Path, rounds: int, cpus: list[int]) -> Samples
 
 def main() -> int:
     """Make a store, measure, judge."""
-    rounds = int(sys.argv[1]) if len(sys.argv) > 1 else ROUNDS
+    rounds = asked(ROUNDS)
     cpus = sorted(os.sched_getaffinity(0))[:2]
     with (
         compiled("bench_counters.c", parts=["bench/yardsticks.c"]) as program,

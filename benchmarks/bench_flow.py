@@ -12,7 +12,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from support import Limit, Mount, Samples, compiled, judge, mounted
+from support import Limit, Mount, Samples, asked, compiled, judge, mounted
 
 ROUNDS = 5
 SECONDS = 0.5
@@ -46,7 +46,7 @@ def measure(program: Path, mount: Mount, rounds: int, cpus: list[int]) -> Sample
 
 def main() -> int:
     """Make the channels, measure, judge."""
-    rounds = int(sys.argv[1]) if len(sys.argv) > 1 else ROUNDS
+    rounds = asked(ROUNDS)
     cpus = sorted(os.sched_getaffinity(0))[:2]
     if len(cpus) < 2:
         print("one CPU only: nothing flows from one to another")

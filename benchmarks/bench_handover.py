@@ -17,7 +17,7 @@ import time
 from contextlib import ExitStack
 from pathlib import Path
 
-from support import TMPFS, Limit, Mount, Samples, judge, mounted, server_of
+from support import TMPFS, Limit, Mount, Samples, asked, judge, mounted, server_of
 
 DEATHS = 100
 OPEN = 100
@@ -63,7 +63,7 @@ def pauses(mount: Mount, n: int) -> list[float]:
 
 def main() -> int:
     """Measure everything and return the status."""
-    deaths = int(sys.argv[1]) if len(sys.argv) > 1 else DEATHS
+    deaths = asked(DEATHS)
 
     def measure() -> Samples:
         samples = Samples()

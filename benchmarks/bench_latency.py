@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from support import mounted
+from support import asked, mounted
 
 from relayfs_fuse import Channel
 
@@ -168,7 +168,7 @@ def report(name: str, times: list[float], limit_ms: float) -> bool:
 
 def main() -> int:
     """Measure everything and return the status."""
-    rounds = int(sys.argv[1]) if len(sys.argv) > 1 else ROUNDS
+    rounds = asked(ROUNDS)
     good = True
     print(f"{'ms':34} {'median':>9} {'9 of 10':>9} {'most':>9} {'promised':>9}")
     with mounted() as mount:

@@ -11,7 +11,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from support import Limit, Samples, compiled, judge
+from support import Limit, Samples, asked, compiled, judge
 
 ROUNDS = 15
 FORMATS = (
@@ -44,7 +44,7 @@ def measure(program: Path, rounds: int, cpu: int) -> Samples:
 
 def main() -> int:
     """Measure, judge."""
-    rounds = int(sys.argv[1]) if len(sys.argv) > 1 else ROUNDS
+    rounds = asked(ROUNDS)
     cpu = min(os.sched_getaffinity(0))
     with compiled("bench_merge.c", parts=MERGE) as program:
         return judge(lambda: measure(program, rounds, cpu), LIMITS, "million events/s of one CPU")

@@ -14,7 +14,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from support import Limit, Mount, Samples, compiled, judge, mounted
+from support import Limit, Mount, Samples, asked, compiled, judge, mounted
 
 ROUNDS = 15
 CHANNEL = "bench/full"
@@ -61,7 +61,7 @@ def measure(program: Path, mount: Mount, plain: Path, rounds: int) -> Samples:
 
 def main() -> int:
     """Make the files, measure, judge."""
-    rounds = int(sys.argv[1]) if len(sys.argv) > 1 else ROUNDS
+    rounds = asked(ROUNDS)
     with compiled("bench_read.c") as program, mounted() as mount:
         free = shutil.disk_usage(mount.store.parent).free
         if free < 3 * BYTES:

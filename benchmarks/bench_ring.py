@@ -13,7 +13,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from support import TMPFS, Limit, Samples, compiled, judge
+from support import TMPFS, Limit, Samples, asked, compiled, judge
 
 ROUNDS = 25
 
@@ -71,7 +71,7 @@ def measure(program: Path, rounds: int, cpus: list[int]) -> Samples:
 
 def main() -> int:
     """Compile, measure, judge."""
-    rounds = int(sys.argv[1]) if len(sys.argv) > 1 else ROUNDS
+    rounds = asked(ROUNDS)
     cpus = sorted(os.sched_getaffinity(0))[:2]
     with compiled("bench_ring.c", parts=["bench/yardsticks.c"]) as program:
         remarks = run(program, 0, cpus)

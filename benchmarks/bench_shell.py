@@ -14,7 +14,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from support import Limit, Mount, Samples, compiled, judge, mounted
+from support import Limit, Mount, Samples, asked, compiled, judge, mounted
 
 ROUNDS = 9
 FILE_BYTES = 64 << 20
@@ -100,7 +100,7 @@ def measure(mount: Mount, program: Path, rounds: int) -> Samples:
 
 def main() -> int:
     """Make the channels, measure, judge."""
-    rounds = int(sys.argv[1]) if len(sys.argv) > 1 else ROUNDS
+    rounds = asked(ROUNDS)
     with compiled("bench_shell.c") as program, mounted() as mount:
         for kind, options in CHANNELS.items():
             mount.create(f"bench/{kind}", options)

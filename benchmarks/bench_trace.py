@@ -19,7 +19,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from support import TMPFS, Limit, Mount, Samples, compiled, judge, mounted
+from support import TMPFS, Limit, Mount, Samples, asked, compiled, judge, mounted
 
 ROUNDS = 15
 EVENTS = 1_000_000
@@ -312,7 +312,7 @@ def measure(rounds: int, cpus: Sequence[int]) -> Samples:
 
 def main() -> int:
     """Measure, judge."""
-    rounds = int(sys.argv[1]) if len(sys.argv) > 1 else ROUNDS
+    rounds = asked(ROUNDS)
     cpus = sorted(os.sched_getaffinity(0))[:2]
     unit = "ns/event; dd, recorder: GB/s; recorder-cpu: GB per second of CPU time; recorder-lost: events"
     return judge(lambda: measure(rounds, cpus), LIMITS, unit)

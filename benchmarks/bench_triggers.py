@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 
 from bench_view import cpu_s
-from support import Limit, Mount, Samples, compiled, judge, mounted
+from support import Limit, Mount, Samples, judge_program, mounted
 
 ROUNDS = 3
 EVENTS_A_SECOND = 1_000_000
@@ -31,6 +31,7 @@ SORTS = {
     "conditions": ("bench:request if 'ns == {n}'", "1s"),
     "firing": ("bench:request if 'ns > {n}'", "1ms"),
 }
+UNIT = "names, conditions, firing: s of CPU time for a million events; -missed: events; delay: ms"
 LIMITS = [
     Limit("24 triggers on other events: of a core", "names", most=0.2),
     Limit("24 triggers with conditions on each event: of a core", "conditions", most=0.2),
@@ -122,10 +123,7 @@ def measure(program: Path, rounds: int) -> Samples:
 
 def main() -> int:
     """Measure, judge."""
-    rounds = int(sys.argv[1]) if len(sys.argv) > 1 else ROUNDS
-    unit = "names, conditions, firing: s of CPU time for a million events; -missed: events; delay: ms"
-    with compiled("bench_view.c") as program:
-        return judge(lambda: measure(program, rounds), LIMITS, unit)
+    return judge_program("bench_view.c", measure, ROUNDS, LIMITS, UNIT)
 
 
 if __name__ == "__main__":

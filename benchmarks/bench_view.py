@@ -20,7 +20,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from support import Limit, Mount, Samples, compiled, judge, mounted
+from support import Limit, Mount, Samples, judge_program, mounted
 
 ROUNDS = 3
 EVENTS_A_SECOND = 100_000
@@ -32,6 +32,7 @@ PIPE_BYTES = 1 << 20
 WRITTEN = re.compile(rb"ns = (\d+)")
 
 WAYS = ("view", "tail", "poll")
+UNIT = "-cpu: s/s; -delay, -longest: ms; -lost: events; cat: million events/s of CPU time"
 LIMITS = [
     *(Limit(f"{way}: events lost", f"{way}-lost", most=0) for way in WAYS),
     Limit("view: ms from an event to its line", "view-delay", most=250),
@@ -188,10 +189,7 @@ def measure(program: Path, rounds: int) -> Samples:
 
 def main() -> int:
     """Measure, judge."""
-    rounds = int(sys.argv[1]) if len(sys.argv) > 1 else ROUNDS
-    unit = "-cpu: s/s; -delay, -longest: ms; -lost: events; cat: million events/s of CPU time"
-    with compiled("bench_view.c") as program:
-        return judge(lambda: measure(program, rounds), LIMITS, unit)
+    return judge_program("bench_view.c", measure, ROUNDS, LIMITS, UNIT)
 
 
 if __name__ == "__main__":

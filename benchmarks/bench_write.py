@@ -11,7 +11,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from support import Limit, Mount, Samples, compiled, judge, mounted
+from support import Limit, Mount, Samples, asked, compiled, judge, mounted
 
 ROUNDS = 25
 CHANNELS = {
@@ -67,7 +67,7 @@ def measure(program: Path, mount: Mount, rounds: int, cpus: list[int]) -> Sample
 
 def main() -> int:
     """Make the channels, measure, judge."""
-    rounds = int(sys.argv[1]) if len(sys.argv) > 1 else ROUNDS
+    rounds = asked(ROUNDS)
     cpus = sorted(os.sched_getaffinity(0))[:2]
     with compiled("bench_write.c", parts=["bench/yardsticks.c"]) as program, mounted() as mount:
         for name, options in CHANNELS.items():

@@ -145,6 +145,11 @@ def table(samples: Samples, unit: str) -> None:
         print(f"{name:<28} {samples.median(name):9.2f} {min(values):9.2f} {max(values):9.2f}  {counts}")
 
 
+def asked(rounds: int) -> int:
+    """Return the first argument of the command line; without one, `rounds`."""
+    return int(sys.argv[1]) if len(sys.argv) > 1 else rounds
+
+
 def judge(measure: Callable[[], Samples], limits: list[Limit], unit: str) -> int:
     """Measure; once more if a limit is missed, since machines are noisy. Return the exit status."""
     for attempt in ("first", "second"):
@@ -158,3 +163,11 @@ def judge(measure: Callable[[], Samples], limits: list[Limit], unit: str) -> int
             return 0
         print(f"\n{attempt} run: {len(missed)} missed: {'; '.join(limit.what for limit in missed)}\n", flush=True)
     return 1
+
+
+def judge_program(
+    source: str, measure: Callable[[Path, int], Samples], rounds: int, limits: list[Limit], unit: str
+) -> int:
+    """Judge what measure(program, rounds) finds with a compiled program."""
+    with compiled(source) as program:
+        return judge(lambda: measure(program, asked(rounds)), limits, unit)
