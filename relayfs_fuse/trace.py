@@ -196,8 +196,8 @@ class Event:
     """Declare an event; a call of the object emits it.
 
     provider, name: letters, digits and _; in provider dots, too
-    fields: types by name, those of relayfs-trace(3): integers such as u32, i64 and x16 (shown in hexadecimal), f32,
-        f64, string (str), bytes (an object with a buffer) ...; u32[4], u32[] and so on for 4 and for any number of them
+    fields: types by name, those of relayfs-trace(3), such as u32, i64, x16 (shown in hexadecimal), f64, string (str)
+        and bytes (an object with a buffer); u32[4], u32[] and so on for 4 and for any number of them
         (a list, a tuple ...); an IntEnum, or u8{idle=0,busy=1}, for an integer some of whose values have labels; at
         most 64 fields. A struct is a mapping of its fields' types by name, which may be structs, too, at most 8 deep.
         Its value is a mapping, or the values in order: for {"at": {"x": "i32", "y": "i32"}}, {"x": 1, "y": 2} or (1, 2)

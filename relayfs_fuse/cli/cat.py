@@ -365,7 +365,7 @@ def _show_merged(place: StoredPlace, out: Lines, follows: bool) -> None:
 def cat(channel: str, mount: str | None, follow: bool, merge: bool, peek: bool) -> None:
     """Write what is unread in all buffers of CHANNEL to the standard output, and consume it.
 
-    CHANNEL is PATH or MNT/PATH. --merge is for channels that were made with times=mono or times=tsc.
+    CHANNEL is PATH or MNT/PATH. --merge is for channels that were made with the option times.
     """
     check_stdout()
     way = "--merge" if merge else "--peek" if peek else ""

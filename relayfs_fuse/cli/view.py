@@ -73,7 +73,7 @@ def view(  # noqa: PLR0913, PLR0917  # an option each
 ) -> None:
     """Show the events of the trace TRACE or the recording DIR, or the records of CHANNEL, in the order of their times.
 
-    CHANNEL is PATH or MNT/PATH of a channel that was made with times=mono or times=tsc.
+    CHANNEL is PATH or MNT/PATH of a channel that was made with the option times.
 
     Without any of them, make a trace of the events that --event names, and show them until ^C.
 
