@@ -1,6 +1,7 @@
 """Each layer knows only those on its left. What is written in one table here holds in all files."""
 
 import ast
+import functools
 import re
 from collections.abc import Iterator
 from graphlib import CycleError, TopologicalSorter
@@ -69,16 +70,19 @@ def nodes_that_run(tree: ast.AST) -> Iterator[ast.AST]:
             yield from nodes_that_run(child)
 
 
-def imported_names(path: Path) -> Iterator[str]:
+@functools.cache
+def imported_names(path: Path) -> list[str]:
     """Absolute dotted names, `from a import b` as a.b."""
     package = ["relayfs_fuse", *path.parent.relative_to(PACKAGE).parts]
+    names: list[str] = []
     for node in nodes_that_run(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            names += (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             start = package[: len(package) - node.level + 1] if node.level else []
             base = [*start, *([node.module] if node.module else [])]
-            yield from (".".join([*base, alias.name]) for alias in node.names)
+            names += (".".join([*base, alias.name]) for alias in node.names)
+    return names
 
 
 def own_module(name: str, modules: set[str]) -> str | None:
@@ -114,39 +118,39 @@ def test_python_modules_have_no_import_cycle():
     assert_no_cycle(python_graph())
 
 
-@pytest.mark.parametrize(
-    ("library", "users"),
-    [
-        ("pyfuse3", {"fs.requests.files", "fs.requests.names", "fs.server"}),
-        (
-            "trio",
-            {
-                "cli.live",
-                "fs.requests",
-                "fs.server",
-                "fs.supervise",
-                "fs.traces.deaths",
-                "fs.traces.triggers",
-                "fs.traces.watch",
-                "fs.upkeep",
-                "lttng_live",
-            },
-        ),
-        ("textual", {"cli.screen"}),
-        ("rich", {"cli.screen"}),
-        ("relayfs_fuse._native", {"native"}),
-        ("starlette", {"cli.web"}),
-        ("uvicorn", {"cli.web"}),
-        ("nats", {"forwarding.server", "forwarding.receiver"}),
-    ],
-)
-def test_library_is_imported_only_where_it_belongs(library, users):
-    found = {
-        module_name(path)
+# Which modules, or packages, import a library.
+USERS = {
+    "pyfuse3": {"fs.requests.files", "fs.requests.names", "fs.server"},
+    "trio": {
+        "cli.live",
+        "fs.requests",
+        "fs.server",
+        "fs.supervise",
+        "fs.traces.deaths",
+        "fs.traces.triggers",
+        "fs.traces.watch",
+        "fs.upkeep",
+        "lttng_live",
+    },
+    "textual": {"cli.screen"},
+    "rich": {"cli.screen"},
+    "relayfs_fuse._native": {"native"},
+    "starlette": {"cli.web"},
+    "uvicorn": {"cli.web"},
+    "nats": {"forwarding.server", "forwarding.receiver"},
+}
+
+
+def test_libraries_are_imported_only_where_they_belong():
+    wrong = {
+        f"{module_name(path)} imports {library}"
         for path in PACKAGE.rglob("*.py")
-        if any(name == library or name.startswith(library + ".") for name in imported_names(path))
+        for name in imported_names(path)
+        for library, users in USERS.items()
+        if f"{name}.".startswith(f"{library}.")
+        and not any(f"{module_name(path)}.".startswith(f"{user}.") for user in users)
     }
-    assert not [module for module in found if not any((module + ".").startswith(user + ".") for user in users)]
+    assert not wrong
 
 
 # --- C ---
