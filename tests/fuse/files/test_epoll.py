@@ -141,14 +141,14 @@ UNTIL_REMOVED = [
 @pytest.mark.parametrize("script", UNTIL_REMOVED)
 def test_programs_that_wait_show_every_line_and_end_when_the_channel_is_removed(mount: Mount, script: str) -> None:
     stream = Stream(mount, "app/cpu")
-    mount.create(stream.channel, "subbuf_size=4K n_subbufs=256 delivery=bulk")
+    mount.create(stream.channel, "subbuf_size=1K n_subbufs=1024 delivery=bulk")
     reader = subprocess.Popen(
         ["bash", "-c", script], cwd=mount.path, env={**os.environ, "F": stream.name}, stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     )  # fmt: skip
     wait_open(stream.file)
     # Some sub-buffers. A shell reads byte by byte, and polls before each.
-    n_lines = N_LINES // 3 if "sh -c" in script else N_LINES
+    n_lines = N_LINES // 6 if "sh -c" in script else N_LINES
     stream.write(n_lines)
     # What stands in the last sub-buffer, which is not finished, is theirs, too.
     mount.command(f"remove {stream.channel}")
@@ -216,7 +216,7 @@ with getattr(selectors, sys.argv[2])() as selector:
 @pytest.mark.parametrize("selector", ["EpollSelector", "PollSelector", "SelectSelector"])
 def test_python_selectors_show_every_line_and_the_end(mount: Mount, selector: str) -> None:
     stream = Stream(mount, "app/cpu")
-    mount.create(stream.channel, "subbuf_size=4K n_subbufs=256 delivery=bulk")
+    mount.create(stream.channel, "subbuf_size=1K n_subbufs=1024 delivery=bulk")
     reader = subprocess.Popen([sys.executable, "-c", SELECTORS, stream.file, selector], stdout=subprocess.PIPE)
     wait_open(stream.file)
     stream.write(N_LINES)
