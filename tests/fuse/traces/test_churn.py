@@ -23,7 +23,7 @@ pytestmark = pytest.mark.measured
 
 IS_LONG = os.environ.get("RELAYFS_STRESS") == "long"
 A_SECOND = 200
-DURATION_S = 60 if IS_LONG else 3
+DURATION_S = 60 if IS_LONG else 2
 N_STEPS = 20
 READ_BYTES = 1 << 16
 # At once: a slow machine is not to be buried under them.
