@@ -16,7 +16,7 @@ pytestmark = pytest.mark.one_mount
 
 KLOGGER = Path(__file__).with_name("klogger.c")
 DEADLINE_S = 900
-N_REGISTRATIONS = 20
+N_REGISTRATIONS = 10
 N_FORKS = 25
 STATEMENT = """
 #include <relayfs/klog.h>

@@ -212,7 +212,7 @@ def test_babeltrace_reads_a_recording_at_every_moment(mount: Mount, tmp_path: Pa
     seen = 0
     with recording("t", "-m", mount.path, "-o", out) as recorder:
         wait_until(lambda: list(out.rglob("metadata")), "the recorder has begun")
-        for _ in range(10 * N_KILLS // 6):
+        for _ in range(N_KILLS):
             flooded.wait(flooded.written + 500)
             numbers = babeltrace(out).numbers()
             assert numbers == list(range(len(numbers)))
