@@ -8,12 +8,21 @@ import subprocess
 import threading
 
 import pytest
-from mounts import DEADLINE_S, shell
+from mounts import DEADLINE_S, opened, shell
 from traffic import append, short_lines, wait_asleep
 
 pytestmark = pytest.mark.one_mount
 
 MIB = 1 << 20
+
+
+def append_lines(path, n):
+    """Write so many lines by one descriptor, each with a write(2); return them."""
+    data = short_lines(n)
+    with opened(path, os.O_WRONLY) as descriptor:
+        for start in range(0, len(data), 12):
+            os.write(descriptor, data[start : start + 12])
+    return data
 
 
 # --- reading and writing ---
@@ -114,9 +123,7 @@ def test_a_writev_of_more_pieces_than_one_request_carries_is_several_records_in_
 @pytest.mark.parametrize("geometry", ["subbuf_size=16 n_subbufs=5000", "subbuf_size=1000 n_subbufs=300"])
 def test_a_read_gathers_many_sub_buffers(mount, mode, geometry):
     path = mount.create("tiny", f"buffers=single mode={mode} {geometry}")
-    data = short_lines(2000)
-    for start in range(0, len(data), 12):
-        append(path, data[start : start + 12])
+    data = append_lines(path, 2000)
     descriptor = os.open(path, os.O_RDONLY)
     assert os.read(descriptor, MIB) == data
     os.close(descriptor)
@@ -132,9 +139,7 @@ def test_padding_is_not_read(mount, single):
 
 def test_overwrite_keeps_the_latest_and_counts_the_rest(mount):
     path = mount.create("o", "buffers=single mode=overwrite subbuf_size=1200 n_subbufs=4")
-    data = short_lines(1000)
-    for start in range(0, len(data), 12):
-        append(path, data[start : start + 12])
+    data = append_lines(path, 1000)
     kept = path.read_bytes()
     assert data.endswith(kept)
     assert len(kept) >= 3 * 1200
