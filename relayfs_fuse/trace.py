@@ -7,6 +7,7 @@ if request.wanted:                         # if the arguments are expensive
     request(*details())
 with span("load"):                         # shown as a slice by `relayctl export --perfetto`
     ...
+state("workers", 4)                        # stands at the front of each snapshot, recording and crash card
 
 Events are written to the traces of the mount that want them (`echo 'trace create t' >MNT/control`); relayfs-trace(3)
 describes how the mount is found. While no trace wants an event, a call only checks this.
@@ -49,7 +50,20 @@ if TYPE_CHECKING:
     Fields = Mapping[str, "str | type[IntEnum] | Fields"]
     Packer = Callable[[object], bytes]
 
-__all__ = ["Event", "LogHandler", "Span", "TraceHandler", "counter", "end", "log", "log_is_heard", "prepare", "span"]
+__all__ = [
+    "Event",
+    "LogHandler",
+    "Span",
+    "State",
+    "TraceHandler",
+    "counter",
+    "end",
+    "log",
+    "log_is_heard",
+    "prepare",
+    "span",
+    "state",
+]
 
 _LENGTH = struct.Struct("<I")
 
@@ -242,12 +256,13 @@ class Event:
         return (*values, *(named[name] for name in rest))
 
     def _record(self, values: tuple[object, ...]) -> bytearray:
+        """Return a record of the first fields, as many as there are values."""
         record = bytearray(HEAD_BYTES)
-        for index, pack in enumerate(self._packers):
+        for index, value in enumerate(values):
             try:
-                record += pack(values[index])
+                record += self._packers[index](value)
             except (struct.error, TypeError, ValueError, OverflowError) as error:
-                raise self._refusal(index, values[index], error) from None
+                raise self._refusal(index, value, error) from None
         return record
 
     def _refusal(self, index: int, value: object, error: Exception) -> Exception:
@@ -285,6 +300,43 @@ class Span:
         finally:
             if is_wanted:
                 self._end(ord("E"))
+
+
+class State(Event):
+    """Declare an event that tells a state, such as a connection; calling the object sets the state of a key.
+
+    connection = State("server", "connection", {"fd": "u32", "peer": "string"})
+    connection(7, "10.0.0.1")
+    connection.clear(7)
+
+    The first field is the key. The last value of each key is kept, also of those that were set while there was no
+    trace, and stands at the front of each snapshot, recording and crash card. At most 256 keys of all states of a
+    process are kept, each with up to 984 bytes of fields; relayfs-trace(3) tells more. Parameters and errors: as Event;
+    ValueError also: there is no field. Values are checked always, as they are kept whether or not a trace wants them.
+    """
+
+    def __init__(self, provider: str, name: str, fields: Fields, *, level: str | None = None) -> None:
+        if not fields:
+            raise ValueError(f"{provider}:{name}: a state has at least one field, its key")
+        super().__init__(provider, name, fields, level=level)
+
+    def __call__(self, /, *values: object, **named: object) -> None:
+        """Set the state of the key, and emit the event, if a trace wants it."""
+        self._handle.set_state(self._record(self._in_order(values, named)))
+
+    def clear(self, key: object) -> None:
+        """Keep no state of this key any more; emits no event."""
+        self._handle.clear_state(self._record((key,)))
+
+
+@cache
+def _named_state() -> State:
+    return State("python", "state", {"name": "string", "value": "string"})
+
+
+def state(name: str, value: object) -> None:
+    """Set a state with this name to the text of a value: the event "python:state"; see State."""
+    _named_state()(name, str(value))
 
 
 @cache

@@ -21,6 +21,7 @@ from relayfs_fuse.reading.packet import HEAD_BYTES, unpack
 from relayfs_fuse.reading.process import check_origin
 from relayfs_fuse.tracefiles import ctf, recorder_lock
 from relayfs_fuse.tracefiles.ctf import Origin
+from relayfs_fuse.tracefiles.streams import STATE_FILE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -35,7 +36,9 @@ _PERMS = {"perprocess": PERMS["PERPROCESS"], "peruser": PERMS["PERUSER"], "share
 _EVENTS = ".events"
 _BUFFERS = "cpu"
 # Of a trace's directory.
-_HIDDEN = {".recorder", ".processes", ".given-up", ".given-up-taken"}
+_HIDDEN = {".recorder", ".given-up", ".given-up-taken"}
+# Of a process's directory, besides those that are checked.
+_BESIDE = {STATE_FILE, ".processes"}
 # Larger packets, unless the trace's own are as large, are not copied to be checked.
 _PACKET_BYTES_MAX = 64 << 20
 # The most wrong packets of a buffer that are listed.
@@ -169,7 +172,7 @@ class _Process:
     def check(self) -> Iterator[Finding]:
         place = self._place
         yield from rights(place, os.stat(place.file), PERMS["PLAIN"], self._uid)
-        for name in sorted(set(os.listdir(place.file)) - {_EVENTS, _BUFFERS}):
+        for name in sorted(set(os.listdir(place.file)) - {_EVENTS, _BUFFERS} - _BESIDE):
             below = place.below(name)
             yield below.warning("a file that belongs to no process of the trace", f"remove it: {below.file}")
         if not os.path.lexists(self._events.file):

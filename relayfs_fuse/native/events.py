@@ -195,6 +195,20 @@ class EventHandle:
         c_record = ffi.from_buffer("struct relay_trace_record *", record) if fits else ffi.NULL
         lib.relay_trace_emit(self._event, c_record, len(record))
 
+    def set_state(self, record: bytearray) -> None:
+        """Do the same, and keep the record as the last value for its key; see relay_trace_set_state().
+
+        Call it whether or not the event is wanted.
+        """
+        fits = len(record) <= EVENT_MAX
+        c_record = ffi.from_buffer("struct relay_trace_record *", record) if fits else ffi.NULL
+        lib.relay_trace_set_state(self._event, c_record, len(record))
+
+    def clear_state(self, record: bytearray) -> None:
+        """Keep no value any more for the key in a record, which needs no other fields."""
+        c_record = ffi.from_buffer("struct relay_trace_record *", record)
+        lib.relay_trace_clear_state(self._event, c_record, len(record))
+
 
 def prepare() -> None:
     """Make this process's buffers in all traces that want one of its events."""

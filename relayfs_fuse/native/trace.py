@@ -22,6 +22,13 @@ CLOCK_MONO: int = lib.RELAY_MONO
 # Bytes of struct relay_packet, at the beginning of each sub-buffer.
 PACKET_HEAD_BYTES = 72
 
+# The states of a process's file .state, bytes of each of the two places of one, and the magic of its value; see struct
+# relay_state_value. The packet of states in recordings has STATE_CPU in place of a CPU.
+STATES: int = lib.RELAY_STATES
+STATE_BYTES: int = lib.RELAY_STATE_BYTES
+STATE_MAGIC: int = lib.RELAY_STATE_MAGIC
+STATE_CPU: int = lib.RELAY_STATE_CPU
+
 N_TRACES: int = lib.RELAY_N_TRACES
 # The most bytes of these texts of a trace.
 NAME_MAX: int = lib.RELAY_TRACE_NAME_BYTES - 1

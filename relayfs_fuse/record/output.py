@@ -2,6 +2,7 @@
 
 DIR/.relayfs                which trace this is
 DIR/PROCESS-PID/metadata    cpu0, cpu1 ...; cpu0_1 follows when cpu0 is full, or new events are declared
+DIR/PROCESS-PID/state       the states that the process had set when its directory was begun: see reading/states.py
 DIR/PROCESS-PID/.threads    names of threads: see tracefiles/thread_names.py
 DIR/0001/PROCESS-PID/...    the same, with rotation
 DIR/.damaged/PROCESS-PID/   why events of the process are not recorded, and its packets that viewers could not read
@@ -15,10 +16,12 @@ from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Protocol
 
 from relayfs_fuse.errors import RelayError
+from relayfs_fuse.native.trace import STATE_CPU
 from relayfs_fuse.reading.packet import Packet
 from relayfs_fuse.record.full import OutputFullError, temporary_errors_mean_full
 from relayfs_fuse.record.stream import OpenFiles, StreamFile, beginning_after
 from relayfs_fuse.tracefiles import ctf, thread_names
+from relayfs_fuse.tracefiles.streams import stream_name, stream_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -35,7 +38,6 @@ _NUMBER = re.compile(r"\d{4,}")
 _LOST = ".lost_before_cpu"
 # Prefix of the names of files that are not complete yet.
 _NEW = ".new-"
-_STREAM = re.compile(r"cpu(\d+)(?:_(\d+))?")
 
 
 class ProcessOutput(Protocol):
@@ -59,6 +61,9 @@ class ProcessOutput(Protocol):
 
     def last(self, cpu: int) -> Head | None:
         """Return the header of the last packet of a stream, with corrected counts; None: there is none."""
+
+    def has_events(self) -> bool:
+        """Return whether the present directory of the process has streams besides that of states."""
 
     def append(self, cpu: int, packets: Sequence[Packet], is_valid: Callable[[], bool]) -> bool:
         """Append packets to a stream; False: is_valid() returned False after they were copied, so none was appended."""
@@ -221,10 +226,9 @@ class _Process:
                     self._lost_before[int(name.removeprefix(_LOST))] = int(text.read())
             elif name.startswith(".") and name != thread_names.FILE:
                 os.unlink(os.path.join(path, name))
-        for match in sorted(filter(None, map(_STREAM.fullmatch, names)), key=_file_number):
-            cpu = int(match[1])
-            last, stream = StreamFile.reopen(os.path.join(path, match[0]), self._output.files)
-            self._n_files[cpu] = _file_number(match) + 1
+        for cpu, number in sorted(filter(None, map(stream_of, names))):
+            last, stream = StreamFile.reopen(os.path.join(path, stream_name(cpu, number)), self._output.files)
+            self._n_files[cpu] = number + 1
             if last:
                 lost = last.events_discarded + self._lost_before.get(cpu, 0)
                 self._last[cpu] = last._replace(events_discarded=lost)
@@ -250,6 +254,10 @@ class _Process:
     def last(self, cpu: int) -> Head | None:
         """Return the header of the last packet of a stream."""
         return self._last.get(cpu)
+
+    def has_events(self) -> bool:
+        """Return whether the present directory has streams besides that of states."""
+        return any(cpu != STATE_CPU for cpu in self._n_files)
 
     def metadata(self) -> bytes:
         """Return the metadata written so far, also by an earlier recorder."""
@@ -295,7 +303,7 @@ class _Process:
         self._write_threads()
         rest = list(packets)
         while rest:
-            with temporary_errors_mean_full(os.path.join(directory, f"cpu{cpu}")):
+            with temporary_errors_mean_full(os.path.join(directory, stream_name(cpu))):
                 file = self._file(directory, cpu, rest[0])
             if file.is_hidden and self._n_files[cpu] > 1 and (before := self._last.get(cpu)):
                 rest[0] = beginning_after(before, rest[0])
@@ -333,7 +341,7 @@ class _Process:
             del self._files[cpu]
             file.close()
         number = self._n_files.get(cpu, 0)
-        path = os.path.join(directory, f"cpu{cpu}_{number}" if number else f"cpu{cpu}")
+        path = os.path.join(directory, stream_name(cpu, number))
         before = self._last.get(cpu)
         if not number and before and before.events_discarded:
             self._store_lost_before(directory, cpu, before.events_discarded)
@@ -353,6 +361,7 @@ class _Process:
         self._write_threads()
         files, self._files = self._files, {}
         self._n_files = {}
+        self._last.pop(STATE_CPU, None)
         self.path = None
         with ExitStack() as stack:
             for cpu, file in files.items():
@@ -392,7 +401,3 @@ def write_atomically(path: str, data: bytes, *, is_durable: bool = False) -> Non
         with suppress(FileNotFoundError):
             os.unlink(hidden)
         raise
-
-
-def _file_number(match: re.Match[str]) -> int:
-    return int(match[2] or 0)

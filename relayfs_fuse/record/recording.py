@@ -18,11 +18,13 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NoReturn
 
+from relayfs_fuse.native.trace import STATE_CPU
 from relayfs_fuse.reading import packet as packets_of
 from relayfs_fuse.reading.check import COPY_BYTES, Checked, copied
 from relayfs_fuse.reading.damage import DamagedError, errors_mean_damage, reason
 from relayfs_fuse.reading.heads import check_heads, latest
 from relayfs_fuse.reading.process import REMOVED, RESERVED
+from relayfs_fuse.reading.states import read_states
 from relayfs_fuse.record.full import OutputFullError
 from relayfs_fuse.tracefiles import ctf, thread_names
 
@@ -221,6 +223,7 @@ class Recording:
         check_heads(cpu, packets, last, latest(self.process.origin, self._source.clocks()))
         self.update()
         found = self._checked(packets, n_records)
+        self._put_states()
         try:
             is_taken = self.output.append(cpu, [one.checked.packet for one in found], is_valid)
             self._n_packets[cpu] += n_new if is_taken else 0
@@ -232,6 +235,15 @@ class Recording:
             raise
         finally:
             self._account(cpu, found, last, summary)
+
+    def _put_states(self) -> None:
+        """Begin a directory of the output with the states that the process has set."""
+        if self.output.has_events() or self.output.last(STATE_CPU):
+            return
+        with errors_mean_damage(".events"):
+            states = read_states(self.process, self._source.clocks())
+        if states:
+            self.output.append(STATE_CPU, [states], _is_always_valid)
 
     def _account(self, cpu: int, found: list[_CheckedPacket], last: Head | None, summary: Summary) -> None:
         """Count the packets that were written, which need not be all if the output is full.

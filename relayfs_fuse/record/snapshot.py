@@ -8,15 +8,18 @@ from typing import TYPE_CHECKING, Any
 
 from relayfs_fuse.errors import RelayError
 from relayfs_fuse.native.merge import EVER
+from relayfs_fuse.native.trace import STATE_CPU
 from relayfs_fuse.reading.copies import copies
 from relayfs_fuse.reading.damage import DamagedError, errors_mean_damage, reason
 from relayfs_fuse.reading.process import Process
+from relayfs_fuse.reading.states import read_states
 from relayfs_fuse.reading.threads import lock_holders
 from relayfs_fuse.reading.trust import owner
 from relayfs_fuse.record.output import QUARANTINE
 from relayfs_fuse.record.recording import Summary
 from relayfs_fuse.tracefiles import ctf, thread_names
 from relayfs_fuse.tracefiles.recorded import read_metadata
+from relayfs_fuse.tracefiles.streams import stream_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -99,7 +102,8 @@ class Snapshot:
             for cpu, why in process.unfinished.items():
                 self._warn(f"{process.name}: the last events in cpu{cpu} are not in it: {why}")
             for cpu, consumer in process.buffers.items():
-                self._write_stream(process, cpu, consumer, os.path.join(hidden, f"cpu{cpu}"))
+                self._write_stream(process, cpu, consumer, os.path.join(hidden, stream_name(cpu)))
+            self._write_states(process, os.path.join(hidden, stream_name(STATE_CPU)))
         finally:
             if os.listdir(hidden):
                 if names:
@@ -145,6 +149,14 @@ class Snapshot:
             self.summary.packets += 1
             self.summary.bytes += head.packet_bytes
             last = head
+
+    def _write_states(self, process: Process, path: str) -> None:
+        """Write the states, also those that were set before the window."""
+        with errors_mean_damage(".events"):
+            states = read_states(process, self._source.clocks())
+        if states:
+            with open(path, "wb") as file:
+                file.writelines((states.head.before().pack(), states.head.pack(), *states.body))
 
     def _note_wrong(self, process: Process, cpu: int, copy: Copy) -> None:
         """Write a packet with an invalid event to .damaged."""

@@ -12,10 +12,12 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from relayfs_fuse.native.trace import STATE_CPU
 from relayfs_fuse.reading.packet import Packet
 from relayfs_fuse.record.full import OutputFullError, temporary_errors_mean_full
 from relayfs_fuse.record.output import QUARANTINE
 from relayfs_fuse.tracefiles import ctf, thread_names
+from relayfs_fuse.tracefiles.streams import stream_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -99,6 +101,10 @@ class TarProcess:
         """Return the header of the last packet of a stream."""
         return self._last.get(cpu)
 
+    def has_events(self) -> bool:
+        """Return whether there are streams besides that of states."""
+        return any(cpu != STATE_CPU for cpu in self._last)
+
     def metadata(self) -> bytes:
         """Return the last metadata given."""
         return self._metadata
@@ -134,7 +140,7 @@ class TarProcess:
             self._output.member(f"{self._name}/metadata", self._metadata)
             self._is_written = True
         number = self._n_files.get(cpu, 0)
-        self._output.member(f"{self._name}/cpu{cpu}_{number}" if number else f"{self._name}/cpu{cpu}", data)
+        self._output.member(f"{self._name}/{stream_name(cpu, number)}", data)
         self._n_files[cpu] = number + 1
         self._last[cpu] = packets[-1].head
         return True

@@ -226,6 +226,11 @@ class Origin:
         """
         return ("vtid",) if self.buffers == "perprocess" else ("vpid", "vtid")
 
+    def time_at(self, mono_ns: int, clocks: Clocks) -> int:
+        """Return the time by its clock at a time by CLOCK_MONOTONIC; 0, if it was before the clock's zero."""
+        freq = CLOCKS[self.clock].freq or _measured(self, clocks)
+        return max(0, self.made + (mono_ns - self.mono) * freq // NS)
+
     @property
     def made(self) -> int:
         """Time at which the trace was made, by its clock."""

@@ -8,6 +8,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from relayfs_fuse.native.merge import EVER, EventKind, Merge, MergedProcess
+from relayfs_fuse.tracefiles.streams import stream_name
 from relayfs_fuse.tracefiles.thread_names import THREADS_MAX
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ def unread(merged: Merge, recording: Recording) -> str | None:
     for number, part in enumerate(recording.parts):
         stats = merged.process_stats(number)
         if stats.error:
-            path = os.path.relpath(os.path.join(part.path, f"cpu{stats.cpu}"), recording.directory)
+            path = os.path.relpath(os.path.join(part.path, stream_name(stats.cpu)), recording.directory)
             return f"{path} cannot be read: {os.strerror(-stats.error)}"
     return f"its events cannot be read: {os.strerror(error)}" if error else None
 

@@ -1,8 +1,9 @@
 """Recordings on disk, as `relayctl record` and `relayctl snapshot` write them.
 
 A directory with a file `metadata` has the events of a process, or of several that share buffers: a stream for each CPU
-in the files cpu0, cpu1 ..., continued by cpu0_1 and so on. A recording has such directories, with rotation in its
-numbered subdirectories. Compressed files have the suffix .zst. `.threads` has names of threads: see thread_names.py.
+in the files cpu0, cpu1 ..., continued by cpu0_1 and so on, and one of states in `state`. A recording has such
+directories, with rotation in its numbered subdirectories. Compressed files have the suffix .zst, and `.threads` has
+names of threads: see thread_names.py.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import zstandard
 from relayfs_fuse.errors import RelayError
 from relayfs_fuse.tracefiles import ctf, thread_names
 from relayfs_fuse.tracefiles.ctf import Origin
+from relayfs_fuse.tracefiles.streams import stream_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -38,7 +40,6 @@ _HEADING = b"/* CTF 1.8 */\n"
 _CLOCK = re.compile(rb"\tfreq = (\d{1,19});\n\toffset_s = (\d{1,10});\n\toffset = (\d{1,19});\n\};\n")
 _CONTEXT = re.compile(rb"\tevent\.context := struct \{\n((?:\t\tu?int32_t _\w{1,255};\n){1,16})\t\};\n")
 _NEEDED = "a DIR of `relayctl record` or `relayctl snapshot` is needed"
-_STREAM = re.compile(r"cpu(\d{1,6})(?:_(\d{1,9}))?")
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,7 @@ class Part:
 
     context: names of the numbers, of 4 bytes each, between each event's header and its fields
     changed_ns: when the metadata was written, in ns since 1970
-    streams: by CPU, the files of the stream in order
+    streams: by CPU, or STATE_CPU, the files of the stream in order
     threads: names of threads, as far as the recorder has seen them
     """
 
@@ -148,9 +149,8 @@ class Recording:
 
     def _streams(self, path: str, names: list[str]) -> dict[int, list[str]]:
         found: dict[int, list[str]] = defaultdict(list)
-        streams = [(match, name) for name in names if (match := _STREAM.fullmatch(_plain_name(name)))]
-        for match, name in sorted(streams, key=lambda stream: (int(stream[0][1]), int(stream[0][2] or 0))):
-            found[int(match[1])].append(self._plain(os.path.join(path, name)))
+        for (cpu, _), name in sorted((stream, name) for name in names if (stream := stream_of(_plain_name(name)))):
+            found[cpu].append(self._plain(os.path.join(path, name)))
         return dict(found)
 
     def _plain(self, path: str) -> str:

@@ -116,6 +116,7 @@ typedef struct {
 RELAY_TRACE_STRUCT(point, struct point, (i32, x), (i32, y))
 RELAY_TRACE_STRUCT(request, request_t, (struct, from, point), (string, path), (struct, to, point), (string, name),
 	(array, pair, u16, 2), (array, key, u8, 3), (sequence, all, f32), (bytes, body), (enum, state, states))
+RELAY_TRACE_STATE(app, kept, (string, key), (u8, value))
 RELAY_TRACE_EVENT(app, structs, (struct, at, point), (struct, request, request), (u8, last))
 
 int main(void)
@@ -127,6 +128,8 @@ int main(void)
 	const struct point at = {1, 2};
 	trace_app_structs(&at, NULL, 3);
 	trace_app_many(1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13.0f, 14.0, "15", "16", 2);
+	trace_app_kept("key", 1);
+	trace_app_kept_clear("key");
 	relay_trace_prepare();
 	relay_trace_end();
 	return relay_log("%d", 1);

@@ -364,21 +364,22 @@ static inline unsigned char *relay_trace_put_bytes_(unsigned char *at, const voi
 		                                         ? (struct relay_trace_record *)__builtin_alloca(length_)      \
 		                                         : relay_trace_borrow(length_);                                \
 		if (!record_) {                                                                                        \
-			relay_trace_emit(event_, NULL, length_);                                                       \
+			RELAY_TRACE_ROLE_EMIT_##role(event_, NULL, length_);                                           \
 			return;                                                                                        \
 		}                                                                                                      \
 		unsigned char *at_ = (unsigned char *)(record_ + 1);                                                   \
 		RELAY_TRACE_ROLE_PUT_##role                                                                            \
 		RELAY_TRACE_EACH_(RELAY_TRACE_PUT, __VA_ARGS__)                                                        \
 		(void)at_;                                                                                             \
-		relay_trace_emit(event_, record_, length_);                                                            \
+		RELAY_TRACE_ROLE_EMIT_##role(event_, record_, length_);                                                \
 		if (length_ > RELAY_TRACE_STACK_MAX)                                                                   \
 			relay_trace_give_back(record_);                                                                \
 	}                                                                                                              \
 	static inline __attribute__((__always_inline__, __unused__)) void trace_##provider##_##name(                   \
 	    RELAY_TRACE_PARAMS_(__VA_ARGS__))                                                                          \
 	{                                                                                                              \
-		if (RELAY_TRACE_IS_WANTED(&relay_trace_page_.page, &trace_##provider##_##name##_event))                \
+		if (RELAY_TRACE_ROLE_ALWAYS_##role ||                                                                  \
+		    RELAY_TRACE_IS_WANTED(&relay_trace_page_.page, &trace_##provider##_##name##_event))                \
 			trace_##provider##_##name##_emit(                                                              \
 			    &trace_##provider##_##name##_event RELAY_TRACE_EACH_(RELAY_TRACE_PASS, __VA_ARGS__));      \
 	}
@@ -426,9 +427,57 @@ static inline unsigned char *relay_trace_put_bytes_(unsigned char *at, const voi
 #define RELAY_TRACE_ROLE_BYTES_plain_ 0
 #define RELAY_TRACE_ROLE_BYTES_begin_ 1
 #define RELAY_TRACE_ROLE_BYTES_end_ 1
+#define RELAY_TRACE_ROLE_FIELD_state_
+#define RELAY_TRACE_ROLE_BYTES_state_ 0
+#define RELAY_TRACE_ROLE_PUT_state_
 #define RELAY_TRACE_ROLE_PUT_plain_
 #define RELAY_TRACE_ROLE_PUT_begin_ *at_++ = 'B';
 #define RELAY_TRACE_ROLE_PUT_end_ *at_++ = 'E';
+/* What writes an event, and whether it is called also while no trace wants the event. */
+#define RELAY_TRACE_ROLE_EMIT_plain_ relay_trace_emit
+#define RELAY_TRACE_ROLE_EMIT_begin_ relay_trace_emit
+#define RELAY_TRACE_ROLE_EMIT_end_ relay_trace_emit
+#define RELAY_TRACE_ROLE_EMIT_state_ relay_trace_set_state
+#define RELAY_TRACE_ROLE_ALWAYS_plain_ 0
+#define RELAY_TRACE_ROLE_ALWAYS_begin_ 0
+#define RELAY_TRACE_ROLE_ALWAYS_end_ 0
+#define RELAY_TRACE_ROLE_ALWAYS_state_ 1
+
+/*
+ * RELAY_TRACE_STATE(provider, name, (type, key), (type, field), ...): declares an event that tells a state: configuration, a
+ * connection. It defines
+ *
+ *     static inline void trace_PROVIDER_NAME(key, fields)     sets the state of this key: the event "provider:name"
+ *     static inline void trace_PROVIDER_NAME_clear(key)       this key has no state any more; writes no event
+ *
+ * The last value of each key is kept, also of those that were set before a trace existed, and stands at the front of each
+ * snapshot, recording and crash card: see relay_trace_set_state(). The key is the first field; if that is a struct, the first
+ * field in it. A child of fork() begins with the states of its parent.
+ */
+#define RELAY_TRACE_STATE(...)                                                                                         \
+	RELAY_TRACE_STATE_(RELAY_TRACE_KEY_(__VA_ARGS__, 0), RELAY_TRACE_HEAD_(__VA_ARGS__, 0), __VA_ARGS__)
+#define RELAY_TRACE_KEY_(provider, name, key, ...) key
+#define RELAY_TRACE_STATE_(...) RELAY_TRACE_DEFINE_STATE_(__VA_ARGS__)
+#define RELAY_TRACE_DEFINE_STATE_(key, provider, name, ...)                                                            \
+	RELAY_TRACE_EVENT_(0, state_, provider, name, __VA_ARGS__)                                                     \
+	static __attribute__((__noinline__, __unused__)) void trace_##provider##_##name##_clear(                       \
+	    RELAY_TRACE_PARAMS_(provider, name, key))                                                                  \
+	{                                                                                                              \
+		RELAY_TRACE_EACH_(RELAY_TRACE_SIZE, provider, name, key)                                               \
+		size_t length_ =                                                                                       \
+		    sizeof(struct relay_trace_record) RELAY_TRACE_EACH_(RELAY_TRACE_ADD, provider, name, key);         \
+		struct relay_trace_record *record_ = length_ <= RELAY_TRACE_STACK_MAX                                  \
+		                                         ? (struct relay_trace_record *)__builtin_alloca(length_)      \
+		                                         : relay_trace_borrow(length_);                                \
+		if (!record_)                                                                                          \
+			return;                                                                                        \
+		unsigned char *at_ = (unsigned char *)(record_ + 1);                                                   \
+		RELAY_TRACE_EACH_(RELAY_TRACE_PUT, provider, name, key)                                                \
+		(void)at_;                                                                                             \
+		relay_trace_clear_state(&trace_##provider##_##name##_event, record_, length_);                         \
+		if (length_ > RELAY_TRACE_STACK_MAX)                                                                   \
+			relay_trace_give_back(record_);                                                                \
+	}
 
 /* RELAY_TRACE_COUNTER(provider, name, type): declares an event with a number that viewers of tracks plot, and defines
  *

@@ -183,6 +183,21 @@ RELAY_TRACE_BOUND_EARLY void relay_trace_emit(struct relay_trace_event *event, s
                                               size_t length);
 
 /*
+ * relay_trace_emit() for an event of RELAY_TRACE_STATE(), whose first field is its key: this process keeps the record as the
+ * last value for its key, also while no trace wants it, and writes it beside its buffers in each trace whose rules choose
+ * the event. To be called whether or not a trace wants the event. It takes the library's lock and, in such a trace, system
+ * calls, and allocates memory at the first call. A thread in strict mode of seccomp(2) only emits the event.
+ *
+ * The values of 256 keys of all events together are kept, each with up to 984 bytes of fields. If there are more, the one that
+ * was set longest ago is dropped; of a longer one nothing is kept for its key. Recordings count both as lost.
+ */
+RELAY_TRACE_BOUND_EARLY void relay_trace_set_state(struct relay_trace_event *event, struct relay_trace_record *record,
+                                                   size_t length);
+
+/* Keep no value any more for the key that the record's first field has; other fields need not be there. */
+void relay_trace_clear_state(struct relay_trace_event *event, const struct relay_trace_record *record, size_t length);
+
+/*
  * Return memory for a record of `length` bytes, valid until relay_trace_give_back(). NULL: it is longer than
  * RELAY_TRACE_EVENT_MAX or than the sub-buffers of all traces, or there is no memory, for example because 64 threads of this
  * process are building long records. Memory for more than 65600 bytes takes two system calls: one here, one when it is

@@ -11,6 +11,7 @@
  *     STORE/NAME/PROCESS-PID/.events    one line about the process, then its events' declarations in TSDL; locked
  *                                       (fcntl(2), F_RDLCK) as long as a process writes here
  *     STORE/NAME/PROCESS-PID/cpu/mem0   its buffers: a channel whose sub-buffers are read as CTF packets
+ *     STORE/NAME/PROCESS-PID/.state     the last values of its events of RELAY_TRACE_STATE(), if it has any
  *
  *     STORE/.early/NAME/PROCESS-PID/    the same, before trace NAME exists
  *
@@ -53,6 +54,28 @@ enum {
 	RELAY_TRACE_PID_BYTES = 4,
 	RELAY_TRACE_TID_BYTES = 4
 };
+
+/*
+ * The file .state: RELAY_STATES pairs of places of RELAY_STATE_BYTES each. A value is written to that place of its pair
+ * which does not have the newer one, so the last value stands if its process is killed while it writes the next one. Of a
+ * pair, the place with the greater sequence counts, if its sum is right.
+ */
+enum { RELAY_STATES = 256, RELAY_STATE_BYTES = 1024, RELAY_STATE_FIELDS_MAX = RELAY_STATE_BYTES - 40 };
+enum { RELAY_STATE_MAGIC = 0x45544154 };
+enum { RELAY_STATE_CPU = 0x7fffffff }; /* cpu_id of the packet in which recordings have these events */
+
+struct relay_state_value {
+	uint32_t magic;
+	uint32_t sum;       /* Adler-32 of all bytes after this member, up to the end of the fields */
+	uint64_t sequence;  /* greater for each value that the process writes */
+	uint64_t mono_ns;   /* CLOCK_MONOTONIC, when it was set */
+	uint64_t n_dropped; /* values of the process that were too long, or of more keys than there are pairs */
+	uint16_t id;        /* of the declaration; RELAY_TRACE_EXTENDED: the pair has no value */
+	uint16_t length;    /* of the fields */
+	uint32_t tid;       /* of the thread that set it */
+	unsigned char fields[RELAY_STATE_FIELDS_MAX];
+};
+RELAY_STATIC_ASSERT(sizeof(struct relay_state_value) == RELAY_STATE_BYTES, "programs of other versions read it");
 
 /*
  * Conditions of rules, compiled by the server. A step compares a field of an event, or its level, with a constant. Its

@@ -79,7 +79,8 @@ static void put_arguments(struct relay_output *output, const struct relay_event 
 	relay_put_text(output, ",\"args\":");
 	if (event->lost) {
 		relay_put_number(output, "{\"events\":", event->lost);
-		relay_put_number(output, ",\"cpu\":", event->stream->cpu);
+		if (event->stream->cpu != RELAY_STATE_CPU)
+			relay_put_number(output, ",\"cpu\":", event->stream->cpu);
 		relay_put_byte(output, '}');
 	} else if (mark->type == 'C') {
 		relay_put_text(output, "{\"value\":");

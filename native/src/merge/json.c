@@ -81,7 +81,10 @@ static void put_event(struct relay_encoder *encoder, struct relay_output *output
 		relay_put_number(output, ",\"pid\":", relay_event_pid(event));
 	if (traced->vtid_at >= 0 && !event->lost)
 		relay_put_number(output, ",\"tid\":", relay_event_tid(event));
-	relay_put_number(output, ",\"cpu\":", event->stream->cpu);
+	if (event->stream->cpu == RELAY_STATE_CPU)
+		relay_put_text(output, ",\"state\":true");
+	else
+		relay_put_number(output, ",\"cpu\":", event->stream->cpu);
 	if (json->marks_late && event->is_late)
 		relay_put_text(output, ",\"late\":true");
 	if (event->lost) {

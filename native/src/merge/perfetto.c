@@ -344,7 +344,8 @@ static void put_loss(struct relay_output *output, const struct relay_event *even
 {
 	put_string(output, EVENT_NAME, "lost", 4);
 	put_named_number(output, "events", event->lost);
-	put_named_number(output, "cpu", event->stream->cpu);
+	if (event->stream->cpu != RELAY_STATE_CPU)
+		put_named_number(output, "cpu", event->stream->cpu);
 }
 
 static void put_counter(struct relay_output *output, const struct relay_value *value)

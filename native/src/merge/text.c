@@ -5,8 +5,9 @@
  *     [12:34:56.123456789] app-42/43 cpu0 server:request: { id = 7, path = "/index.html", ms = 1.25 }
  *     [12:34:56.123456789] app-42/43 cpu0 err server:failed: { id = 7 }
  *     [12:34:56.123456790] app-42 cpu0 lost 3 events since [12:34:56.123456789]
+ *     [12:34:56.123456789] app-42/43 state server:workers: { name = "http", n = 4 }
  *
- * An event that has a level has it before its name. Integers of the types x8 to x64 and fields of the type bytes are
+ * An event of the stream of states has `state` in place of the CPU. An event that has a level has it before its name. Integers of the types x8 to x64 and fields of the type bytes are
  * hexadecimal: 0xFF and <00ff>. An enum's value is its label, if it has one. Arrays are [1, 2], structs { x = 1, y = 2 }.
  * With options.marks_late, the line of an event that is older than one before it ends with " late". A brief line has
  * microseconds and no CPU:
@@ -160,7 +161,9 @@ static void put_writer(const struct text_encoder *text, struct relay_output *out
 	if (traced->vtid_at >= 0 && !event->lost)
 		relay_put_number(output, "/", relay_event_tid(event));
 	end_colour(text, output);
-	if (!text->is_brief || event->lost)
+	if (event->stream->cpu == RELAY_STATE_CPU)
+		relay_put_text(output, " state");
+	else if (!text->is_brief || event->lost)
 		relay_put_number(output, " cpu", event->stream->cpu);
 	relay_put_byte(output, ' ');
 }

@@ -50,12 +50,10 @@ const struct relay_layout *relay_find_layout(const struct relay_layouts *layouts
 	return i < layouts->n && layouts->at[i].id == id ? &layouts->at[i] : NULL;
 }
 
-struct relay_step *relay_steps_make(const uint32_t *types, uint32_t n_types, uint32_t bytes)
+void relay_steps_fill(struct relay_step *steps, const uint32_t *types, uint32_t n_types, uint32_t bytes)
 {
-	struct relay_step *steps = calloc((size_t)n_types + 1, sizeof(*steps));
 	uint32_t n = 0;
-	if (!steps)
-		return NULL;
+	memset(steps, 0, ((size_t)n_types + 1) * sizeof(*steps));
 	steps[0].bytes = bytes;
 	for (uint32_t i = 0; i < n_types; i++) {
 		const struct relay_field_type *type = relay_field_base(types[i]);
@@ -69,6 +67,13 @@ struct relay_step *relay_steps_make(const uint32_t *types, uint32_t n_types, uin
 		steps[n++].each = (uint16_t)(type->bytes ? type->bytes : 1);
 	}
 	steps[n].end = RELAY_EVENT_ENDS;
+}
+
+struct relay_step *relay_steps_make(const uint32_t *types, uint32_t n_types, uint32_t bytes)
+{
+	struct relay_step *steps = calloc((size_t)n_types + 1, sizeof(*steps));
+	if (steps)
+		relay_steps_fill(steps, types, n_types, bytes);
 	return steps;
 }
 

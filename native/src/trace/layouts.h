@@ -24,6 +24,10 @@ struct relay_step {
 	uint16_t each;  /* bytes of each number of the sequence */
 };
 
+/* Fill in the steps, n_types + 1 of them, by which relay_pass_event() passes `bytes` and then fields of these types
+ * (struct relay_trace_field), which have to be sound. */
+void relay_steps_fill(struct relay_step *steps, const uint32_t *types, uint32_t n_types, uint32_t bytes);
+
 /* Return the steps, to be freed, by which relay_pass_event() passes `bytes` and then fields of these types (struct
  * relay_trace_field), which have to be sound. NULL: no memory. */
 struct relay_step *relay_steps_make(const uint32_t *types, uint32_t n_types, uint32_t bytes);

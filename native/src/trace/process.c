@@ -12,6 +12,7 @@
 #include "trace/early.h"
 #include "trace/joined.h"
 #include "trace/selection.h"
+#include "trace/states.h"
 #include "trace/threads.h"
 
 #include <errno.h>
@@ -121,6 +122,41 @@ static void show_all(void)
 	renew_wanted();
 }
 
+/* --- states --- */
+
+/* Write a state to the trace of a slot, if that is joined. */
+static void put_state(unsigned slot, unsigned index)
+{
+	const struct relay_trace *trace = &all.traces[slot];
+	struct relay_tracing *tracing = relay_joined_at(slot);
+	const struct relay_declared *declared = relay_state_declared(index);
+	int condition;
+	if (tracing && tracing->id == trace->id)
+		relay_tracing_put_state(tracing, index,
+		                        declared && wants_process(trace) &&
+		                            wants_event(trace, &declared->event, &condition));
+}
+
+static void put_states(unsigned slot)
+{
+	for (unsigned index = 0; index < relay_states_used(); index++)
+		put_state(slot, index);
+}
+
+/* Write a state to each joined trace; and all states where some could not be written before. */
+static void put_everywhere(unsigned index)
+{
+	for (unsigned slot = 0; slot < RELAY_N_TRACINGS; slot++) {
+		struct relay_tracing *tracing = relay_joined_at(slot);
+		if (tracing && tracing->has_unwritten) {
+			tracing->has_unwritten = false;
+			put_states(slot);
+		} else {
+			put_state(slot, index);
+		}
+	}
+}
+
 /* --- joining and leaving traces --- */
 
 /* If another server has changed the control file, open a new session (trace/join.h) with it for each joined trace. */
@@ -160,7 +196,7 @@ static void note_largest(void)
 /* Copy the traces if the control file has changed, and leave joined traces that have gone. */
 static void update_traces(void)
 {
-	uint64_t generation;
+	uint64_t generation, before = all.generation;
 	bool is_early = all.traces[RELAY_EARLY].id;
 	/* Pairs with the release in announce(), trace/control_file.c: the slots that were changed before. */
 	while (all.control && (generation = __atomic_load_n(&relay_traces_page(all.control)->generation,
@@ -180,6 +216,9 @@ static void update_traces(void)
 			relay_joined_leave(slot);
 	relay_trace_free_retired();
 	note_largest();
+	/* The rules may have changed. */
+	for (unsigned slot = 0; all.generation != before && slot < RELAY_N_TRACINGS; slot++)
+		put_states(slot);
 }
 
 /* Return the tracing of a slot, joined if it is not yet. NULL: no trace is started there, or joining has failed. */
@@ -188,7 +227,9 @@ static struct relay_tracing *join(unsigned slot, size_t length)
 	const struct relay_trace *trace = &all.traces[slot];
 	if (relay_joined_at(slot) || !trace->id || !trace->is_started)
 		return relay_joined_at(slot);
-	return relay_joined_join(&all.home, all.control, slot, trace, length);
+	struct relay_tracing *tracing = relay_joined_join(&all.home, all.control, slot, trace, length);
+	put_states(slot);
+	return tracing;
 }
 
 /* --- for tracepoints --- */
@@ -220,6 +261,21 @@ struct relay_tracing *relay_traced_at(unsigned slot, size_t length)
 {
 	update_traces();
 	return join(slot, length);
+}
+
+void relay_traced_set_state(const struct relay_trace_event *event, const void *fields, size_t length)
+{
+	update_traces();
+	int index = relay_state_set(event, fields, length);
+	if (index >= 0)
+		put_everywhere((unsigned)index);
+}
+
+void relay_traced_clear_state(const struct relay_trace_event *event, const void *fields, size_t length)
+{
+	update_traces();
+	for (int index; (index = relay_state_clear(event, fields, length)) >= 0;)
+		put_everywhere((unsigned)index);
 }
 
 void relay_traced_prepare(void)

@@ -44,6 +44,11 @@ struct relay_tracing *relay_traced_at(unsigned slot, size_t length);
 /* Join all traces that want an event of this process, for relay_trace_prepare(). */
 void relay_traced_prepare(void);
 
+/* Set the state of an event's key (trace/states.h), or clear it, and write that to each joined trace. fields: `length` bytes
+ * of them; NULL: they are unknown, and no key of the event has a state any more. */
+void relay_traced_set_state(const struct relay_trace_event *event, const void *fields, size_t length);
+void relay_traced_clear_state(const struct relay_trace_event *event, const void *fields, size_t length);
+
 /* Add an object (trace/objects.h), and show its tracepoints the control file's page. */
 void relay_traced_add(struct relay_trace_object *object);
 

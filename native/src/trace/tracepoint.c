@@ -175,6 +175,54 @@ void relay_trace_emit(struct relay_trace_event *event, struct relay_trace_record
 		emit(event, record, length, relay_tracing_write);
 }
 
+/* --- states --- */
+
+struct keeping {
+	const struct relay_trace_event *event;
+	const void *fields;
+	size_t length;
+};
+
+static struct keeping keeping_of(const struct relay_trace_event *event, const struct relay_trace_record *record,
+                                 size_t length)
+{
+	return (struct keeping){event, record ? record + 1 : NULL, length - sizeof(*record)};
+}
+
+static void set_here(void *arg)
+{
+	const struct keeping *keeping = arg;
+	if (keeping->fields)
+		relay_traced_set_state(keeping->event, keeping->fields, keeping->length);
+	else
+		relay_traced_clear_state(keeping->event, NULL, 0);
+}
+
+static void clear_here(void *arg)
+{
+	const struct keeping *keeping = arg;
+	relay_traced_clear_state(keeping->event, keeping->fields, keeping->length);
+}
+
+/* Call run() with the lock, unless the event has no declaration, or the thread may make no system calls. */
+static void keep(void (*run)(void *arg), struct keeping keeping)
+{
+	if (keeping.event->id && !(relay_is_quiet() && !relay_quiet_may_call()))
+		relay_trace_locked(run, &keeping);
+}
+
+void relay_trace_set_state(struct relay_trace_event *event, struct relay_trace_record *record, size_t length)
+{
+	if (relay_trace_wants(event))
+		relay_trace_emit(event, record, length);
+	keep(set_here, keeping_of(event, record, length));
+}
+
+void relay_trace_clear_state(struct relay_trace_event *event, const struct relay_trace_record *record, size_t length)
+{
+	keep(clear_here, keeping_of(event, record, length));
+}
+
 static void prepare(void *unused)
 {
 	(void)unused;

@@ -102,7 +102,7 @@ class Acts:
             self.journal.close(unique)
 
     async def ask(self, handle: JoinHandle, request: bytes) -> None:
-        """Carry out what a process wrote to `join`: take part in a trace, declare an event, or allocate a buffer.
+        """Carry out what a process wrote to `join`: take part in a trace, declare an event, set a state, and so on.
 
         OSError: EMSGSIZE; EBUSY, the handle's last request is not done yet. CommandError: the request was refused.
         """
@@ -122,6 +122,8 @@ class Acts:
     async def _take_part(self, handle: JoinHandle, request: bytes) -> None:
         if handle.session is not None and request.startswith(b"event {"):
             await trio.to_thread.run_sync(handle.session.declare, request)
+        elif handle.session is not None and request.startswith(b"state "):
+            await trio.to_thread.run_sync(handle.session.put_state, request)
         elif handle.session is not None and request.startswith(b"allocate "):
             await self.tracing.allocate(handle.session, os.fsdecode(request))
         else:

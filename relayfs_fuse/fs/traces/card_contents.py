@@ -25,11 +25,14 @@ from relayfs_fuse.fs.kinds.losses import Intervals, counts_of, text
 from relayfs_fuse.fs.traces.cards import CTF
 from relayfs_fuse.native import trace as native_trace
 from relayfs_fuse.native.tables import CLOCKS, STATISTICS
+from relayfs_fuse.native.trace import STATE_CPU
 from relayfs_fuse.reading.copies import copies
 from relayfs_fuse.reading.damage import DamagedError
 from relayfs_fuse.reading.packet import HEAD_BYTES
 from relayfs_fuse.reading.process import Process
+from relayfs_fuse.reading.states import read_states
 from relayfs_fuse.tracefiles import ctf
+from relayfs_fuse.tracefiles.streams import stream_name
 
 if TYPE_CHECKING:
     from relayfs_fuse.fs.traces.process import TraceProcess
@@ -154,8 +157,14 @@ def _losses(process: Process, losses: dict[int, Intervals]) -> bytes:
 
 
 def _events(process: Process, trace: Trace, unbuffered: Unbuffered, most: int) -> dict[str, bytes]:
-    """Return the metadata and the streams, of which the oldest packets are left out."""
+    """Return the metadata and the streams, of which the oldest packets are left out, and the states."""
+    states = read_states(process, _clocks(trace, process))
+    streams: dict[str, bytearray] = {}
+    if states:
+        data = b"".join((states.head.before().pack(), states.head.pack(), *states.body))
+        streams[f"{CTF}/{stream_name(STATE_CPU)}"] = bytearray(data)
     room = most - len(process.metadata(_clocks(trace, process), unbuffered)) - len(process.buffers) * HEAD_BYTES
+    room -= sum(map(len, streams.values()))
     kept: deque[tuple[Head, bytes]] = deque()
     for cpu, consumer in process.buffers.items():
         own: deque[tuple[Head, bytes]] = deque()
@@ -164,9 +173,8 @@ def _events(process: Process, trace: Trace, unbuffered: Unbuffered, most: int) -
             _cut(own, room)
         kept = deque(sorted((*kept, *own), key=lambda packet: packet[0].timestamp_end))
         _cut(kept, room)
-    streams: dict[str, bytearray] = {}
     for head, body in kept:
-        stream = streams.setdefault(f"{CTF}/cpu{head.cpu_id}", bytearray(head.before().pack()))
+        stream = streams.setdefault(f"{CTF}/{stream_name(head.cpu_id)}", bytearray(head.before().pack()))
         stream += head.pack() + body
     if not streams:
         return {}

@@ -2,6 +2,7 @@
 
     STORE/TRACE/PROCESS/.events       the server keeps it locked while a process has a session in this directory, which
                                       then counts as the directory of a process that lives
+                        .state        states that processes pass; see native/include/relayfs/trace_store.h
                         .processes    "PID START" of each such process, and the line of its image. If this server is
                                       killed, the processes go on writing, and the next server inherits the sessions
 
@@ -15,6 +16,7 @@ import fcntl
 import hashlib
 import logging
 import os
+import re
 import struct
 import threading
 from array import array
@@ -27,6 +29,7 @@ from relayfs_fuse.errors import CommandError
 from relayfs_fuse.native import trace as native_trace
 from relayfs_fuse.native.tables import PERMS
 from relayfs_fuse.tracefiles import ctf
+from relayfs_fuse.tracefiles.streams import STATE_FILE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -41,6 +44,7 @@ USER_SESSIONS = 1024
 # The bytes of declarations in the directories of one user's sessions; the server remembers each declaration.
 USER_DECLARED = 64 << 20
 PROCESSES_NAME = ".processes"
+_REQUEST_OF_STATE = re.compile(rb"state (\d{1,4})\n")
 # The bytes of .events that are read at a time: longer than two declarations, each of which is at most a request long.
 _PIECE = 65536
 _DECLARE_TRIES = 100
@@ -102,7 +106,7 @@ class Declared:
         self._totals = totals
         self._words = array("Q")
         self._taken = bytearray(ctf.ID_MAX + 1)
-        self._read = 0
+        self._read = self._n_state_bytes = 0
 
     def __contains__(self, id_: int) -> bool:
         return bool(self._taken[id_])
@@ -142,11 +146,17 @@ class Declared:
                     self._taken[one.id] = 1
                     insort(self._words, _hash(one) << _ID_BITS | one.id)
 
+    def charge_state(self, n_bytes: int) -> None:
+        """Add the growth of .state to this length to the bytes of the user; CommandError: ENOSPC, as read_on()."""
+        grown = max(0, n_bytes - self._n_state_bytes)
+        self._totals.add(self.uid, grown)
+        self._n_state_bytes += grown
+
     def forget(self) -> None:
         """Free the memory, and subtract the bytes from those of the user."""
         with self.lock:
-            self._totals.add(self.uid, -self._read)
-            self._read = 0
+            self._totals.add(self.uid, -self._read - self._n_state_bytes)
+            self._read = self._n_state_bytes = 0
             self._words = array("Q")
             self._taken = bytearray(ctf.ID_MAX + 1)
 
@@ -246,6 +256,34 @@ class Session:
                 self.declared_id = one.id
                 return
         raise CommandError(errno.EAGAIN, f"other processes declared events during {_DECLARE_TRIES} tries in a row")
+
+    def put_state(self, request: bytes) -> None:
+        """Write to .state what a process passes: a line "state PLACE", and the bytes; may block.
+
+        CommandError: EINVAL, there is no such place, or it is too long, or several processes write here; ENOSPC.
+        """
+        found = _REQUEST_OF_STATE.match(request)
+        place, value = (int(found[1]), request[found.end() :]) if found else (-1, b"")
+        if (
+            not 0 <= place < 2 * native_trace.STATES
+            or not 0 < len(value) <= native_trace.STATE_BYTES
+            or self._is_shared
+        ):
+            raise CommandError(
+                errno.EINVAL,
+                f"state: a process with buffers of its own passes a place, 0 .. {2 * native_trace.STATES - 1}, "
+                f"and up to {native_trace.STATE_BYTES} bytes",
+            )
+        at = place * native_trace.STATE_BYTES
+        with self._lock, self.declared.lock:
+            self.declared.charge_state(at + len(value))
+            flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+            descriptor = os.open(os.path.join(self.directory, STATE_FILE), flags, PERMS["OWN"])
+            try:
+                if os.pwrite(descriptor, value, at) != len(value):
+                    raise CommandError(errno.ENOSPC, "there is no room for the state")
+            finally:
+                os.close(descriptor)
 
     def allocate(self, cpu: int, trace: Trace) -> None:
         """Allocate the memory of a CPU's buffer; may block. OSError: ENOSPC."""

@@ -1,0 +1,28 @@
+"""Names of the files of streams in recordings: cpu0, cpu0_1, which continues it, and `state` for the states."""
+
+from __future__ import annotations
+
+import re
+
+from relayfs_fuse.native.trace import STATE_CPU
+
+# Of a process in the store, and of the stream that snapshots, recordings and cards have of it.
+STATE_FILE = ".state"
+_STATE = "state"
+_STREAM = re.compile(rf"(?:cpu(\d{{1,6}})|{_STATE})(?:_(\d{{1,9}}))?")
+
+
+def stream_name(cpu: int, number: int = 0) -> str:
+    """Return the name of a stream's file.
+
+    cpu: the CPU, or STATE_CPU
+    number: of the file in the stream
+    """
+    name = _STATE if cpu == STATE_CPU else f"cpu{cpu}"
+    return f"{name}_{number}" if number else name
+
+
+def stream_of(name: str) -> tuple[int, int] | None:
+    """Return the CPU and the number that a file's name has, as for stream_name(); None: it is not of a stream."""
+    found = _STREAM.fullmatch(name)
+    return (int(found[1] or STATE_CPU), int(found[2] or 0)) if found else None
