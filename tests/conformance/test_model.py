@@ -18,8 +18,8 @@ from mounts import Mount
 
 LONG = os.environ.get("RELAYFS_STRESS") == "long"
 # Of all sequences together: 100,000 in every run of the tests.
-N_OPERATIONS = 1_000_000 if LONG else 84_000
-N_OPERATIONS_MOUNTED = 60_000 if LONG else 12_000
+N_OPERATIONS = 1_000_000 if LONG else 92_000
+N_OPERATIONS_MOUNTED = 60_000 if LONG else 6_000
 # Scheme locking is the lock around what lockless does, which is enough to try sanitized.
 VARIANTS = [(scheme, kind) for scheme in SCHEMES for kind in builds() if (scheme, kind) != ("locking", MEMORY)]
 # Short: each is another geometry.
