@@ -42,7 +42,7 @@ N_PRODUCERS = 4
 # Two threads with this many each, and a forked child with half of it, times four.
 RECORDS = 50_000_000 // 20 if is_long() else 15_000
 SERVER_KILLS = 60 if is_long() else 2
-PRODUCER_KILLS = 200 if is_long() else 15
+PRODUCER_KILLS = 200 if is_long() else 8
 RESERVED_RECORDS = 50_000 if is_long() else 1200
 SANITIZED_RECORDS = 10_000 if is_long() else 500
 RESERVED = [("no-overwrite", (4096, 2)), ("overwrite", (5000, 3)), ("keep", (5000, 3)), ("replace", (60_000, 8))]
@@ -198,9 +198,8 @@ def test_producers_killed_in_callbacks_and_with_reservations(scratch: Path, mode
         assert account["read"] > 0
 
 
-@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize(("scheme", "sanitize"), [*VARIANTS, *itertools.product(SCHEMES, builds(THREADS))])
 @pytest.mark.parametrize("ways", [[], ["reserve"]], ids=["write", "reserve"])
-@pytest.mark.parametrize("sanitize", builds(PLAIN, MEMORY, THREADS))
 def test_threads_on_one_mapping(scratch: Path, scheme: str, sanitize: str, ways: list[str]) -> None:
     channel = stored_channel(scratch, (16384, 4), "no-overwrite", scheme, sanitize)
     command = run_command(program("stress_threads", sanitize), channel.writer[1], 10_000, *ways, sanitize=sanitize)
@@ -310,9 +309,7 @@ def test_killed_producers_cost_one_record_each_at_most(mount: "Mount", scratch: 
             assert account["read"] > 0
 
 
-@pytest.mark.parametrize("reader", READERS)
-@pytest.mark.parametrize("mode", ["no-overwrite", "keep"])
-@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize(("scheme", "mode", "reader"), combined(SCHEMES, ["no-overwrite", "keep"], READERS))
 def test_files_come_late_and_go_early(mount: "Mount", scratch: Path, mode: str, scheme: str, reader: str) -> None:
     # It cannot be done before somebody reads, as the buffers are full; when it is done, it removes the channel.
     callback = ["--callback", mode] if mode in CALLBACKS else []
