@@ -13,6 +13,7 @@ lose anything. Everything random follows from the seed, which is printed.
 import os
 import random
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -173,6 +174,8 @@ class Arena:
         helper = Helper(name, ["nice", *command], user, self.environment)
         self.attackers.append(helper)
         helper.wait_ready("attacking")
+        # Until the fight it would only hold up the start of all the others.
+        helper.process.send_signal(signal.SIGSTOP)
 
     def next_seed(self) -> str:
         return str(self.seed + len(self.attackers))
@@ -234,6 +237,8 @@ class Arena:
         """Let all of them go on for a while, and look at the server."""
         assert self.mount.process is not None
         watch, quiet_watch = self._watch(self.mount), self._watch(self.quiet)
+        for attacker in self.attackers:
+            attacker.process.send_signal(signal.SIGCONT)
         end = time.monotonic() + seconds
         warm_until = end - seconds * WARM_UP
         self.memory = [self._server_kb()]

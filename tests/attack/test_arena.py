@@ -26,7 +26,7 @@ def test_where_nobody_attacks_nothing_is_found(begin: Begin) -> None:
         arena.bystander(role, channel.file)
     arena.bystander("write", channel.path)
     arena.reader("tail", "-f", channel.file)
-    arena.fight(2.0)
+    arena.fight(1.0)
     arena.judge()
     arena.restart()
 
