@@ -54,7 +54,7 @@ extern "C" {
 #define RELAY_LINE __attribute__((aligned(64))) /* a cache line of its own */
 
 #define RELAY_MAGIC 0x31305346594c4552ull /* "RELYFS01", little-endian */
-#define RELAY_LAYOUT_VERSION 8u
+#define RELAY_LAYOUT_VERSION 9u
 
 enum {
 	RELAY_PAGE_BYTES = 4096,
@@ -116,13 +116,16 @@ struct relay_claim_owner {
 
 /* A claim, of a buffer or a ring: its state word, three words that describe what is claimed, its owner. */
 enum { RELAY_CLAIM_BYTES = 64, RELAY_CLAIM_OWNER_AT = 32 };
+enum { RELAY_CLAIM_DISCARDED = 1, RELAY_CLAIM_MORE_SHIFT = 1 }; /* see relay_claim.bytes */
 
-/* One reservation in progress. */
+/* One reservation in progress, of one record or of several that lie one after the other. */
 struct relay_claim {
 	uint64_t word;    /* state and position. Writer: owner; PENDING->TAKEN also other threads that help */
 	uint64_t length;  /* bytes, or RELAY_CLAIM_SWITCH. Writer: owner, before word */
 	uint64_t records; /* record number at the position. Writer: owner, before word */
-	uint64_t bytes; /* of a switch: stream position; of a hole: 1 if it was discarded. Writer: owner, before word */
+	/* Of a switch: stream position. Else RELAY_CLAIM_DISCARDED, of a hole that was, and how many records it has besides
+	 * the first, from RELAY_CLAIM_MORE_SHIFT on. Writer: owner, before word */
+	uint64_t bytes;
 	struct relay_claim_owner owner;
 };
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Cutting a stream of bytes into records, and writing them to a channel: the loop of relayctl write and run. */
 #define _GNU_SOURCE
+#include "buffer/write.h"
 #include "channel/channel.h"
 #include "ring/ring.h"
 #include "store/remote_file.h"
@@ -85,11 +86,39 @@ static int refuse(const struct relay_split *split, const void *data, const struc
 	return err ? err : -EMSGSIZE;
 }
 
+/* Write as many whole records as one reservation takes, if nothing lies between them. Returns their bytes; 0: none was
+ * written so. */
+static size_t write_together(struct relay_split *split, const unsigned char *data, size_t left)
+{
+	struct rchan_buf *buf = split->by != RELAY_SPLIT_PREFIXED ? relay_chan_shared(split->chan) : NULL;
+	const size_t searched = split->searched;
+	size_t room = buf ? relay_together_room(buf) : 0, length = 0;
+	uint64_t n = 0;
+	if (room > left)
+		room = left;
+	for (struct cut cut; length < room; length += cut.length, n++) {
+		cut = cut_next(split, data + length, room - length, false);
+		if (!cut.is_whole)
+			break;
+	}
+	if (n < 2 || !relay_write_together(buf, data, length, n)) {
+		split->searched = searched;
+		return 0;
+	}
+	split->records += n;
+	split->bytes += length;
+	return length;
+}
+
 size_t relay_split_write(struct relay_split *split, const void *data, size_t length, int ends)
 {
 	const unsigned char *at = data, *end = at + length;
 	split->error = 0;
 	while (at < end) {
+		size_t together = write_together(split, at, (size_t)(end - at));
+		at += together;
+		if (together)
+			continue;
 		struct cut cut = cut_next(split, at, (size_t)(end - at), ends);
 		bool is_long = cut.length > split->largest;
 		if (!cut.is_whole && !is_long)

@@ -129,7 +129,7 @@ struct rchan_buf {
 };
 
 /* Programs that were compiled before it call the library for each record. */
-RELAY_STATIC_ASSERT(RELAY_LAYOUT_VERSION == 8 && RELAY_RING_VERSION == 4,
+RELAY_STATIC_ASSERT(RELAY_LAYOUT_VERSION == 9 && RELAY_RING_VERSION == 4,
                     "a new version of a format needs a new RELAY_INLINE_VERSION");
 
 /*
@@ -220,11 +220,11 @@ static inline struct relay_subbuf *relay_pos_entry(const struct rchan_buf *buf, 
 	return &buf->subbufs[relay_pos_entry_index(buf, pos)];
 }
 
-/* Count a hole that readers will have to pass. */
-static inline void relay_count_hole(struct rchan_buf *buf)
+/* Count the records of a hole, which readers will have to pass. */
+static inline void relay_count_hole(struct rchan_buf *buf, uint64_t n_records)
 {
 	/* Relaxed: readers use the count only to decide whether to search for holes. */
-	__atomic_fetch_add(&buf->control->n_holes, 1, __ATOMIC_RELAXED);
+	__atomic_fetch_add(&buf->control->n_holes, n_records, __ATOMIC_RELAXED);
 }
 
 #endif

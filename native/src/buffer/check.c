@@ -143,6 +143,11 @@ static void check_claimed(const struct check *check, uint32_t i, const struct re
 	if (!is_switch && (seen->length == 0 || seen->length > left))
 		relay_fault_value(check->faults, claim_at(check, i, offsetof(struct relay_claim, length)), seen->length,
 		                  name, "1 to %" PRIu64 ", the rest of its sub-buffer", left);
+	snprintf(name, sizeof(name), "relay_claim[%u].bytes", i);
+	if (!is_switch && seen->length && seen->bytes >> RELAY_CLAIM_MORE_SHIFT >= seen->length)
+		relay_fault_value(check->faults, claim_at(check, i, offsetof(struct relay_claim, bytes)), seen->bytes,
+		                  name, "less than %" PRIu64 ", as no record is empty",
+		                  seen->length << RELAY_CLAIM_MORE_SHIFT);
 	snprintf(name, sizeof(name), "relay_claim[%u].word", i);
 	/* Loaded after the claim, so that it is behind what was reserved. */
 	if (!relay_head(buf, &head, &second) && pos > head)
@@ -166,6 +171,7 @@ static void check_claim(const struct check *check, uint32_t i)
 	/* Pairs with relay_claim_state(): the fields before the word. */
 	struct relay_claim seen = {.word = __atomic_load_n(&claim->word, __ATOMIC_ACQUIRE)};
 	seen.length = __atomic_load_n(&claim->length, __ATOMIC_RELAXED);
+	seen.bytes = __atomic_load_n(&claim->bytes, __ATOMIC_RELAXED);
 	seen.owner.thread = __atomic_load_n(&claim->owner.thread, __ATOMIC_RELAXED);
 	uint64_t in_use = __atomic_load_n(&claim->owner.in_use, __ATOMIC_RELAXED);
 	/* Keeps the loads above before the next ones. */

@@ -141,8 +141,10 @@ void relay_claims_help(struct rchan_buf *buf, uint64_t pos, uint64_t second)
 
 static void make_hole(struct rchan_buf *buf, struct relay_claim *claim, uint64_t word)
 {
+	/* Relaxed: if it belongs to another word, change_word() changes nothing. */
+	uint64_t n_records = (__atomic_load_n(&claim->bytes, __ATOMIC_RELAXED) >> RELAY_CLAIM_MORE_SHIFT) + 1;
 	if (change_word(claim, word, RELAY_CLAIM_HOLE | (word & RELAY_POSITION_MASK)))
-		relay_count_hole(buf);
+		relay_count_hole(buf, n_records);
 }
 
 static struct rchan_buf *buf_of(struct relay_claim_table *table)
@@ -233,7 +235,7 @@ struct relay_claim *relay_claim_at(const struct rchan_buf *buf, const void *to)
 void relay_claim_leave_hole(struct rchan_buf *buf, struct relay_claim *claim, bool discarded)
 {
 	/* Relaxed: published by the change of the word. */
-	__atomic_store_n(&claim->bytes, discarded, __ATOMIC_RELAXED);
+	__atomic_store_n(&claim->bytes, discarded ? RELAY_CLAIM_DISCARDED : 0, __ATOMIC_RELAXED);
 	uint64_t word = word_of(claim);
 	make_hole(buf, claim, word);
 	relay_claim_give_back(buf, claim);
@@ -259,9 +261,11 @@ static struct relay_claim_view view(struct relay_claim *claim)
 		seen.word = word_of(claim);
 		seen.length = __atomic_load_n(&claim->length, __ATOMIC_RELAXED);
 		seen.records = __atomic_load_n(&claim->records, __ATOMIC_RELAXED);
-		seen.discarded = __atomic_load_n(&claim->bytes, __ATOMIC_RELAXED) != 0;
+		uint64_t bytes = __atomic_load_n(&claim->bytes, __ATOMIC_RELAXED);
+		seen.discarded = bytes & RELAY_CLAIM_DISCARDED;
+		seen.n_records = (bytes >> RELAY_CLAIM_MORE_SHIFT) + 1;
 		/* Pairs with the fence in relay_claim_state(): if the word is unchanged, the
-		 * three fields belong to it. */
+		 * fields belong to it. */
 		__atomic_thread_fence(__ATOMIC_ACQUIRE);
 		if (__atomic_load_n(&claim->word, __ATOMIC_RELAXED) == seen.word)
 			break;

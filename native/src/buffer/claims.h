@@ -81,7 +81,7 @@ static inline void relay_claim_confirm(struct relay_claim *claim)
 /* The TAKEN claim whose record is at address `to`, or NULL. */
 struct relay_claim *relay_claim_at(const struct rchan_buf *buf, const void *to);
 
-/* Make a TAKEN claim a hole. A reader that passes the hole counts its record as discarded or as
+/* Make a TAKEN claim a hole. A reader that passes the hole counts its records as discarded or as
  * torn, and frees the claim. */
 void relay_claim_leave_hole(struct rchan_buf *buf, struct relay_claim *claim, bool discarded);
 
@@ -113,7 +113,8 @@ void relay_claims_drop_holes(struct rchan_buf *buf, uint64_t next);
 struct relay_claim_view {
 	struct relay_claim *claim; /* NULL: none */
 	uint64_t word, length, records;
-	bool discarded; /* for a hole: discarded, not torn */
+	uint64_t n_records; /* how many it has */
+	bool discarded;     /* for a hole: discarded, not torn */
 };
 
 /* The first claim that is TAKEN or a hole at or after pos, within pos's sub-buffer. */

@@ -70,7 +70,7 @@ bool relay_hole_push(struct rchan_buf *buf, uint64_t pos, uint64_t length, uint3
 		                                __ATOMIC_ACQUIRE))
 			break;
 	}
-	relay_count_hole(buf);
+	relay_count_hole(buf, 1);
 	return true;
 }
 

@@ -80,6 +80,9 @@ static int find_stretch(struct relay_walk *walk, struct stretch *stretch)
 		if (stretch->stop.records >= stretch->end_records)
 			return relay_damage_note(&buf->damage, "relay_claim[].records", claim, stretch->stop.records,
 			                         "not less than", stretch->end_records);
+		if (relay_damage_above(&buf->damage, "relay_claim[].bytes, a number of records,", claim,
+		                       stretch->stop.n_records, stretch->end_records - stretch->stop.records))
+			return -EBADMSG;
 		stretch->end = relay_pos_offset(buf, stretch->stop.word);
 		stretch->end_records = stretch->stop.records;
 		stretch->finished = false;
@@ -108,6 +111,7 @@ static int pass_hole(struct relay_walk *walk, const struct stretch *stretch)
 {
 	struct relay_consumer *to = &walk->plan->to;
 	uint64_t length = stretch->discarded ? stretch->discarded : stretch->stop.length;
+	uint64_t n_records = stretch->discarded ? 1 : stretch->stop.n_records;
 	if (length == 0 || length > walk->buf->subbuf_size - stretch->end)
 		return relay_damage_note(&walk->buf->damage, "the length of a hole", 0, length,
 		                         "not 1 or more and at most", walk->buf->subbuf_size - stretch->end);
@@ -116,11 +120,11 @@ static int pass_hole(struct relay_walk *walk, const struct stretch *stretch)
 		walk->plan->holes[claim / 64] |= 1ull << claim % 64;
 	}
 	bool torn = !stretch->discarded && !stretch->stop.discarded;
-	*(torn ? &to->torn_records : &to->discarded_records) += 1;
+	*(torn ? &to->torn_records : &to->discarded_records) += n_records;
 	*(torn ? &to->torn_bytes : &to->discarded_bytes) += length;
 	to->position += length;
 	to->bytes += length;
-	to->records = stretch->end_records + 1;
+	to->records = stretch->end_records + n_records;
 	return 0;
 }
 

@@ -19,7 +19,9 @@ enum {
 	/* After more aborts, by signals or a debugger, the record is written with a claim instead. */
 	MAX_ABORTS = 8,
 	/* No thread changes head without aborting the section, so more changes mean that the memory is damaged. */
-	MAX_MOVES = 10000
+	MAX_MOVES = 10000,
+	/* How often to try to write records together, while other threads change head. */
+	TOGETHER_TRIES = 8
 };
 
 /* True if `clock` and the start of pos's sub-buffer have the same upper 16 bits, so that a short head has the time. */
@@ -216,6 +218,51 @@ int relay_write_shared(struct rchan_buf *buf, const void *data, size_t length, s
 	if (buf->scheme != RELAY_LOCKING)
 		return write_claimed(buf, data, length, time, will_retry);
 	return write_locking(buf, data, length, time, will_retry);
+}
+
+/* The bytes that fit behind the last record, at `pos`; 0: as relay_together_room(). */
+static uint64_t room_behind(const struct rchan_buf *buf, uint64_t pos)
+{
+	uint64_t offset = relay_pos_offset(buf, pos);
+	/* Pairs with relay_buf_stop() in buffer/control.c, as in relay_refuse_stopped(): the caller has loaded head before. */
+	bool is_stopped = __atomic_load_n(&buf->control->flags, __ATOMIC_ACQUIRE) & (RELAY_CLOSED | RELAY_STOPPED);
+	return is_stopped || !offset || offset > buf->subbuf_end || !relay_pos_valid(buf, pos)
+	           ? 0
+	           : buf->subbuf_end - offset;
+}
+
+size_t relay_together_room(const struct rchan_buf *buf)
+{
+	if (buf->scheme != RELAY_LOCKLESS || buf->is_timed)
+		return 0;
+	uint64_t room =
+	    room_behind(buf, __atomic_load_n(&buf->control->head.first, __ATOMIC_ACQUIRE) & RELAY_POSITION_MASK);
+	return room < RELAY_TOGETHER_MAX ? room : RELAY_TOGETHER_MAX;
+}
+
+bool relay_write_together(struct rchan_buf *buf, const void *data, size_t length, uint64_t n)
+{
+	struct relay_claim *claim = relay_claim_take(buf);
+	if (!claim)
+		return false;
+	for (int tries = 0; tries < TOGETHER_TRIES; tries++) {
+		struct relay_tx tx = relay_tx_load(buf, &buf->control->head);
+		uint64_t pos = tx.expect_first & RELAY_POSITION_MASK, records = tx.expect_second & RELAY_RECORDS_MASK;
+		if (room_behind(buf, pos) < length)
+			break;
+		relay_claims_help(buf, pos, tx.expect_second);
+		relay_claim_state(claim, pos, length, records, (n - 1) << RELAY_CLAIM_MORE_SHIFT);
+		tx.new_first = pos + length;
+		tx.new_second = (records + n) | relay_claim_owner_bits(buf, claim);
+		if (relay_tx_commit(buf, &buf->control->head, &tx) == RELAY_RSEQ_DONE) {
+			memcpy(relay_pos_data(buf, pos), data, length);
+			relay_commit_claim(buf, claim);
+			return true;
+		}
+		relay_claim_withdraw(claim);
+	}
+	relay_claim_release(buf, claim);
+	return false;
 }
 
 static bool names_claim(const struct relay_tx *seen)

@@ -155,13 +155,37 @@ int __relay_write(struct rchan *chan, const void *data, size_t length)
 	return relay_write(chan, data, length);
 }
 
+struct rchan_buf *relay_chan_shared(struct rchan *chan)
+{
+	return chan && chan->is_shared ? &chan->bufs[choose_buffer(chan)] : NULL;
+}
+
+/* Write as many records as one reservation takes. Returns how many, and adds their bytes to *at; 0: none was written
+ * so. */
+static size_t write_together(struct rchan *chan, const unsigned char **at, const size_t *lengths, size_t n)
+{
+	struct rchan_buf *buf = relay_chan_shared(chan);
+	size_t room = buf ? relay_together_room(buf) : 0, length = 0, fit = 0;
+	while (fit < n && lengths[fit] && lengths[fit] <= room - length)
+		length += lengths[fit++];
+	if (fit < 2 || !relay_write_together(buf, *at, length, fit))
+		return 0;
+	*at += length;
+	return fit;
+}
+
 long relay_write_batch(struct rchan *chan, const void *data, const size_t *lengths, size_t n)
 {
 	const unsigned char *at = data;
-	for (size_t i = 0; i < n; at += lengths[i++]) {
-		int err = relay_write(chan, at, lengths[i]);
+	for (size_t i = 0, together; i < n; i += together) {
+		together = write_together(chan, &at, lengths + i, n - i);
+		int err = together ? 0 : relay_write(chan, at, lengths[i]);
 		if (err)
 			return i ? (long)i : err;
+		if (!together) {
+			at += lengths[i];
+			together = 1;
+		}
 	}
 	return (long)n;
 }

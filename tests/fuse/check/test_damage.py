@@ -76,7 +76,7 @@ def the(number: int) -> Callable[[Path], int]:
 # which 5000 bytes were read.
 RELAY = {
     "magic": stored("relay_geometry.magic", str(0x31305346594C4552), in_control(0), "Q", 1),
-    "version": stored("relay_geometry.version", "8, that of this relayctl", in_control(8), "I", 99),
+    "version": stored("relay_geometry.version", "9, that of this relayctl", in_control(8), "I", 99),
     "cpu": stored("relay_geometry.cpu", "less than n_buffers, which is 1", in_control(12), "I", 7),
     "subbuf_size": stored("relay_geometry.subbuf_size", "1 to 4294967295", in_control(16), "Q", 0),
     "n_subbufs": stored(
@@ -133,6 +133,12 @@ RELAY = {
         "the rest of its sub-buffer",
         lambda mem: put(mem, claim(0), "QQ", 2 << 62 | 8192 + 8, 5000),
         the(claim(0) + 8),
+    ),
+    "claim's records": Damage(
+        "relay_claim[0].bytes",
+        "less than 200, as no record is empty",
+        lambda mem: put(mem, claim(0), "QQQQ", 2 << 62 | 8192, 100, 8, 100 << 1),
+        the(claim(0) + 24),
     ),
     "claim's use": stored("relay_claim[0].owner.in_use", "0 or 1", the(claim(0) + 56), "Q", 2),
     "a page cut off": Damage("relay_geometry.magic", "", lambda mem: os.truncate(mem, mem.stat().st_size - PAGE)),

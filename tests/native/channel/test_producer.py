@@ -144,7 +144,7 @@ def test_a_program_of_another_version_calls_the_library(tmp_path, nowhere):
     shutil.copytree(native_prefix().include, include)
     version, buffer = include / "relayfs/inline/version.h", include / "relayfs/inline/buffer.h"
     text = version.read_text()
-    version.write_text(text.replace("RELAY_INLINE_VERSION = 0", "RELAY_INLINE_VERSION = 1"))
+    version.write_text(text.replace("RELAY_INLINE_VERSION = 1", "RELAY_INLINE_VERSION = 2"))
     assert version.read_text() != text
     # What it knows of a buffer is wrong: it would write anywhere.
     text = buffer.read_text()

@@ -18,12 +18,13 @@
 #include "check.h"
 
 #include <fcntl.h>
+#include <relayfs/relay.h>
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { FAULTS_TO_FALLBACK = 1000, PAGE = 4096, DEADLINE_SECONDS = 600 };
+enum { FAULTS_TO_FALLBACK = 1000, PAGE = 4096, DEADLINE_SECONDS = 600, BATCH_LETTERS = 4 };
 
 /* A child that writes one record and stops in the middle. */
 struct writer {
@@ -35,6 +36,8 @@ static struct {
 	char *pages;
 	unsigned faults, faults_until_stop;
 	int reached, go;
+	struct rchan
+	    *batches_to; /* the letters are records of BATCH_LETTERS each, in a batch; NULL: they are one record */
 } child;
 
 static inline void on_fault(int signal)
@@ -62,10 +65,21 @@ static inline const char *record_that_faults(char letter, size_t n)
 	return child.pages + PAGE - n / 2;
 }
 
+static inline bool write_batch(const char *data, size_t n)
+{
+	size_t lengths[PAGE / BATCH_LETTERS];
+
+	for (size_t i = 0; i < n / BATCH_LETTERS; i++)
+		lengths[i] = BATCH_LETTERS;
+	return relay_write_batch(child.batches_to, data, lengths, n / BATCH_LETTERS) == (long)(n / BATCH_LETTERS);
+}
+
 static inline _Noreturn void run_writer(const struct rchan_buf *shared, char letter, size_t n, uint64_t token,
                                         unsigned faults)
 {
 	child.faults_until_stop = faults;
+	if (child.batches_to)
+		_exit(write_batch(record_that_faults(letter, n), n) ? 0 : 1);
 	struct rchan_buf *buf = open_again(shared);
 	relay_buf_set_token(buf, token);
 	_exit(relay_buf_write(buf, record_that_faults(letter, n), n) == 0 ? 0 : 1);
