@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The source of a stream in files, which are mapped. A file is mapped when the merge has come to its first event, so that
- * a recording may have more streams than a process may have open files.
+ * The source of a stream in files, which are mapped, or copied where that is not possible. A file is mapped when the merge
+ * has come to its first event, so that a recording may have more streams than a process may have open files.
  *
  * A recorder may be writing to the last file, which then ends with an empty packet. The recorder makes this packet the
  * first of the new packets: it writes all else first, then content_size, then packet_size (relayfs_fuse/record/stream.py).
@@ -27,6 +27,31 @@ struct file_source {
 	uint64_t bytes, at;           /* length of this file; offset of the next packet in it */
 };
 
+/* Copy a file that cannot be mapped, as those of a mount that maps none. On success `mapping` owns fd. Returns 0 or
+ * -errno. */
+static int copy_file(struct relay_mapping *mapping, int fd, uint64_t bytes)
+{
+	int err = relay_mapping_map_private(mapping, fd, bytes);
+	if (err)
+		return err;
+	for (uint64_t at = 0; at < bytes;) {
+		ssize_t got = pread(fd, mapping->base + at, bytes - at, (off_t)at);
+		if (got < 0 && errno != EINTR) {
+			err = -errno;
+			break;
+		}
+		if (got == 0)
+			break;
+		at += got > 0 ? (uint64_t)got : 0;
+	}
+	if (err) {
+		mapping->file = RELAY_NO_DESCRIPTOR; /* it stays the caller's */
+		relay_mapping_unmap(mapping);
+		mapping->base = NULL;
+	}
+	return err;
+}
+
 /* Map a file. 0; 1: the file is empty; or -errno. */
 static int map_file(struct file_source *file, const char *path)
 {
@@ -37,6 +62,8 @@ static int map_file(struct file_source *file, const char *path)
 	int err = fstat(fd, &st) ? -errno : st.st_size == 0;
 	if (!err)
 		err = relay_mapping_map_ahead(&file->mapping, fd, (uint64_t)st.st_size, false);
+	if (err == -ENODEV)
+		err = copy_file(&file->mapping, fd, (uint64_t)st.st_size);
 	if (err) {
 		close(fd);
 		return err;

@@ -66,7 +66,7 @@ class Seen(NamedTuple):
 class Death(NamedTuple):
     """What is known of a dead process besides its buffers.
 
-    pid: in the server's PID namespace
+    pid: in the server's PID namespace; 0: it had ended before the server knew it
     cause: the lines of the file `cause`
     seen: see Seen; None: it had ended before it was seen
     died_ns: when its end was seen, by CLOCK_REALTIME
@@ -108,7 +108,9 @@ def contents(dead: TraceProcess, trace: Trace, unbuffered: Unbuffered, death: De
     files = {name: zlib.decompress(data) for name, data in (death.seen.files if death.seen else {}).items()}
     files["cause"] = _text(death.cause)
     files["counters"] = death.counters[:COUNTERS_MAX]
-    about = [f"trace={trace.name}", f"pid={death.pid}"]
+    about = [f"trace={trace.name}"]
+    if death.pid:
+        about.append(f"pid={death.pid}")
     if death.seen:
         about.append(f"seen={_time(death.seen.at_ns)}")
     about.append(f"died={_time(death.died_ns)}")

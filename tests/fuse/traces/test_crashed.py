@@ -377,6 +377,16 @@ def test_cards_are_their_owners(mount: Mount, unprivileged: User) -> None:
     assert cards(mount) == [own_card]
 
 
+def test_where_the_mount_maps_no_files_a_card_is_viewed_all_the_same(unmapped: Mount) -> None:
+    start_trace(unmapped, "t", "subbuf_size=16K n_subbufs=4")
+    with dying(unmapped, "abort", 3) as dead:
+        wait_watched(unmapped, dead)
+        dead.die()
+        card = card_of(unmapped, dead.process)
+    lines = relayctl(unmapped, "view", card / "ctf").stdout.splitlines()
+    assert [f"seq = {number} " in line for number, line in enumerate(lines)] == [True] * 3
+
+
 @pytest.mark.usefixtures("unprivileged")
 def test_a_user_who_lets_many_programs_die_removes_his_own_cards_only(make_mount: Callable[..., Mount]) -> None:
     mount = make_mount("crashed=2")
@@ -425,6 +435,7 @@ def test_cards_survive_the_server_and_a_death_without_one_gets_a_card_once(mount
             mount.start()
             other = card_of(mount, second.process)
             assert pairs(other / "cause") == {"cause": "unknown"}
+            assert "pid" not in pairs(other / "process")
             check_events(other, 6)
             check_events(card, 5)
             with dying(mount, "kill", 1) as last:
