@@ -1,4 +1,5 @@
 /* cc -O2 -o flight_service flight_service.c $(pkg-config --cflags --libs relayfs) */
+#include <err.h>
 #include <relayfs/trace.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -27,7 +28,7 @@ static void answer(uint64_t number, uint64_t slow)
 int main(int argc, char **argv)
 {
 	if (argc != 3)
-		return 2;
+		errx(2, "usage: flight_service N SLOW");
 	const uint64_t n = strtoull(argv[1], NULL, 10), slow = strtoull(argv[2], NULL, 10);
 	for (uint64_t number = 0; number < n; number++) {
 		const double begin = now_ms();

@@ -62,8 +62,8 @@ def mounted(place: str) -> list[Finding]:
         return [
             Finding(
                 PROBLEM, place, f"the server does not answer within {ANSWER_S:g} s: programs that use files of the "
-                "mount hang", "see whether its process is stopped; if it must be killed, umount and mount again: "
-                "channels and their data stay",
+                "mount hang", "wait: a server that is stuck or stopped for 10 s (-o watchdog=SECONDS) is replaced, and "
+                "open files go on; if it is not, umount and mount again: channels and their data stay",
             )
         ]  # fmt: skip
     return found
@@ -99,7 +99,7 @@ def _version(place: str) -> Finding:
         return Finding(OK, place, f"the server answers; its version is {version}, as that of this relayctl")
     return Finding(
         NOTE, place, f"the server is of {version}, this relayctl of {native.VERSION}: commands that read the store may "
-        "be refused", "after an upgrade, umount and mount again: channels and their data stay",
+        "be refused", f"relayctl upgrade {shlex.quote(place)} has a server of this version take over; open files go on",
     )  # fmt: skip
 
 

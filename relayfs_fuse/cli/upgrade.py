@@ -18,7 +18,7 @@ from relayfs_fuse.cli.upgrade_socket import connect
 from relayfs_fuse.errors import RelayError
 from relayfs_fuse.fs.store_lock import SOCKET_NAME
 from relayfs_fuse.fs.versions import MESSAGE_MAX
-from relayfs_fuse.reading.source import find_root, find_store
+from relayfs_fuse.reading.source import MOUNT, find_root, find_store
 
 
 @click.command()
@@ -36,7 +36,10 @@ def upgrade(mount: str | None, program: str | None, json_wanted: bool) -> None:
     before serves again. Only root and the user who mounted may do it. Default of MNT: $RELAYFS, or the first mount.
     """
     check_stdout()
-    place = find_root(mount).place
+    root = find_root(mount)
+    if root.is_store:
+        raise RelayError(f"nothing is mounted, so there is no server to upgrade; mount one: {MOUNT}")
+    place = root.place
     answer = _ask(find_store(mount), os.path.abspath(program) if program is not None else _beside())
     if answer["outcome"] != "done":
         was = "the version before serves again" if answer["outcome"] == "back" else "refused"

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from relayfs_fuse.tracefiles.ctf import Unbuffered
 
 # What mounts a relayfs, for messages.
-MOUNT = "mount -t fuse relayfs DIR"
+MOUNT = "relayfs DIR"
 NO_TRACES = "no server has made traces there, or this process does not see that store"
 # How many names a message lists.
 _LISTED = 10

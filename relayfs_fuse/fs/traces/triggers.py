@@ -193,9 +193,10 @@ class Triggers:
         try:
             why = yield LongJob(lambda: why_not_ours(command.argument, is_program=command.does == "run"))
         except OSError as error:
-            raise command.refuse(
-                error.errno or errno.EIO, f"{command.argument}: {error.strerror}", "argument"
-            ) from error
+            what = f"{command.argument}: {error.strerror}"
+            if command.does == "snapshot" and error.errno == errno.ENOENT:
+                what += "; make the directory first"
+            raise command.refuse(error.errno or errno.EIO, what, "argument") from error
         if why is not None:
             raise command.refuse(errno.EPERM, why, "argument")
 

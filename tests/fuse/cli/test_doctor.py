@@ -78,12 +78,20 @@ def test_servers_that_are_dead_or_stopped(mount: Mount, monkeypatch: pytest.Monk
         os.kill(mount.server, signal.SIGCONT)
     assert (status, levels(found)) == (1, ["problem"])
     assert "does not answer within 0.1 s" in found[0]["meaning"]
+    assert "is replaced, and open files go on" in found[0]["advice"]
     monkeypatch.undo()
     mount.kill()
     status, found = of_mount(mount)
     assert (status, levels(found)) == (1, ["problem"])
     assert "the server has ended" in found[0]["meaning"]
     assert f"umount {mount.path}" in found[0]["advice"]
+
+
+def test_a_server_of_another_version_is_to_be_upgraded(mount: Mount, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(native, "VERSION", "99.0")
+    status, found = of_mount(mount)
+    assert (status, found[0]["level"]) == (0, "note")
+    assert found[0]["advice"].startswith(f"relayctl upgrade {mount.path} has a server of this version take over; ")
 
 
 @as_root

@@ -151,6 +151,7 @@ def test_what_a_store_refuses_is_said(
         (("view", "-e", "a:b"), "no relayfs is mounted, and a trace needs its server"),
         (("view", "app/none"), f"there is no trace app/none in {scratch_store}, and no such channel; channels: "),
         (("snapshot", "t", "-o", "/nowhere"), f"there is no trace t in {scratch_store}"),
+        (("upgrade",), "nothing is mounted, so there is no server to upgrade; mount one: relayfs DIR\n"),
         *((verb, there_is) for verb in (("remove", "app/none"), ("flush", "app/none"), ("cat", "app/none"))),
         (("remove", "app/ring0"), f"there is no channel app/ring0 in {scratch_store}"),
         (("remove", "app"), f"there is no channel app in {scratch_store}"),
