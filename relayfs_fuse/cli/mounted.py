@@ -116,8 +116,11 @@ def _mapping(place: str) -> Finding:
             f"relayctl check {shlex.quote(place)} tells which value is wrong",
         )  # fmt: skip
     except OSError:
+        top = mounts.top_at(place)
+        others = "; other users' programs write and read through the server"
+        is_for_others = top is not None and "allow_other" in top.options.split(",")
         return Finding(
-            NOTE, place, f"{mounts.MAPS_NO_FILES}; other users' programs write and read through the server",
+            NOTE, place, mounts.MAPS_NO_FILES + others * is_for_others,
             "have root of the machine mount, with Linux 6.9 or later",
         )  # fmt: skip
     return Finding(OK, place, "programs of all users map its files")

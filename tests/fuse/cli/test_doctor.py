@@ -103,6 +103,7 @@ def test_a_mount_of_a_user_maps_no_files(
     assert (done.returncode, done.stderr) == (0, "")
     by_subject = {(one["subject"], one["level"]): one["meaning"] for one in findings(done.stdout)}
     assert "maps no files" in by_subject[str(mount.path), "note"]
+    assert "other users" not in by_subject[str(mount.path), "note"]  # it is for its user alone
     assert "only root has it" in by_subject["CAP_SYS_ADMIN", "note"]
     # Root does not touch it.
     status, found = of_mount(mount)
