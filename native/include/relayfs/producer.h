@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * <relayfs/producer.h>: relay_write(), relay_ring_output(), relay_rings_output() and relay_perf_adjust() compiled into the
- * program.
+ * <relayfs/producer.h>: relay_write(), reserving and committing records in channels, the same in rings, and relay_perf_adjust(),
+ * compiled into the program.
  *
  *     #include <relayfs/producer.h>     in place of, or beside, <relayfs/relay.h>, ring.h and counters.h
  *
  * The program stays as it is: names, results and errors are those of the three headers, which this one includes. It still
- * has to be linked: -lrelayfs. A record that fits into the current sub-buffer is written without a call, and, if the
- * compiler knows its length, without a branch that depends on the length. A record that is refused because the buffer is
- * full is counted without a call, too. The library is called to enter the next sub-buffer, to wake a reader that sleeps, and for
- * what is not written by a restartable sequence: in another scheme than rseq, with `times`, or longer than 767 bytes on x86-64.
+ * has to be linked: -lrelayfs. A record that fits into the current sub-buffer is written or reserved without a call, and, if the
+ * compiler knows its length, written without a branch that depends on the length. A record that is refused because the buffer is
+ * full is counted without a call, too. The library is called to enter the next sub-buffer, to wake a reader that sleeps, to reserve
+ * behind another thread's reservation, and for what is not written by a restartable sequence: in another scheme than rseq, with
+ * `times`, or longer than 767 bytes on x86-64.
  *
  * Each place where relay_write() is called grows by some 300 bytes, with a length that the compiler does not know by 600.
  * So programs choose it by including this header; others call the library.
@@ -31,17 +32,28 @@
 extern "C" {
 #endif
 
-/* relay_write(), relay_perf_adjust(), relay_ring_output() and relay_rings_output() without what is inlined, for all cases.
- * Return as these. */
+/* The functions of these names without _anyhow, without what is inlined, for all cases. Return as these. */
 int relay_write_anyhow(struct rchan *chan, const void *data, size_t length);
 int relay_perf_adjust_anyhow(struct relay_counters *counters, int instance, int64_t delta);
 
 int relay_ring_output_anyhow(struct relay_ring *ring, const void *data, size_t length, uint64_t flags);
 int relay_rings_output_anyhow(struct relay_rings *rings, const void *data, size_t length, uint64_t flags);
 
+void *relay_reserve_anyhow(struct rchan *chan, size_t length);
+void *relay_try_reserve_anyhow(struct rchan *chan, size_t length);
+void relay_commit_anyhow(struct rchan *chan, void *reserved);
+
+void *relay_ring_reserve_anyhow(struct relay_ring *ring, size_t length, uint64_t flags);
+void *relay_rings_reserve_anyhow(struct relay_rings *rings, size_t length, uint64_t flags);
+int relay_ring_commit_anyhow(void *record, uint64_t flags);
+int relay_ring_discard_anyhow(void *record, uint64_t flags);
+
 /* Wake the readers that sleep until the next record of a CPU's buffer. For the functions in this header: relay_write() of the
  * library does so itself. Returns 0. Thread-safe, async-signal-safe. */
 int relay_write_wake(struct rchan *chan, unsigned cpu);
+
+/* The same after the record that was reserved at position `pos` was committed. */
+void relay_commit_wake(struct rchan *chan, unsigned cpu, uint64_t pos);
 
 /* The same for the readers of a ring, after the record at `pos`, by the flags of its commit. */
 int relay_ring_output_wake(struct relay_ring *ring, uint64_t pos, uint64_t flags);

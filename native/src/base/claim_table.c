@@ -11,7 +11,7 @@ enum {
 	SEARCHES_PER_RESOLVE = 64 /* of those that find no claim to keep, one of so many reaps dead threads' claims */
 };
 
-__thread uint64_t relay_claims_cached[RELAY_N_CLAIMS_CACHED] RELAY_TLS;
+__thread struct relay_thread_claims relay_thread_claims RELAY_TLS = {.fork_epoch = 1};
 
 /* Change relay_claim_owner.thread or .reaper. */
 static bool cmpxchg(uint64_t *at, uint64_t from, uint64_t to)
@@ -51,8 +51,7 @@ static bool try_use(const struct relay_claim_table *table, uint32_t i)
 	/* Checked after in_use was set, because a signal handler may have made the claim a hole just before. */
 	if (is_free(table, i))
 		return true;
-	/* Pairs with relay_claim_use() in base/claim_table.h, which may use the claim from now on. */
-	__atomic_store_n(&owner->in_use, 0, __ATOMIC_RELEASE);
+	relay_inline_leave(owner);
 	return false;
 }
 
@@ -158,7 +157,7 @@ uint32_t relay_claim_table_find(struct relay_claim_table *table, int rounds, boo
 	uint64_t key = relay_claim_key(id);
 	uint32_t i = find_claim(table, rounds, for_switch);
 	if (i < RELAY_N_CLAIMS_KEPT)
-		relay_claims_cached[id % RELAY_N_CLAIMS_CACHED] = key | i;
+		relay_thread_claims.cached[id % RELAY_N_CLAIMS_CACHED] = key | i;
 	return i;
 }
 
@@ -167,7 +166,7 @@ void relay_claim_table_renew(struct relay_claim_table *table, uint64_t token)
 	static uint32_t last_id;
 	/* Relaxed: published by the store of the id below. */
 	__atomic_store_n(&table->token, token, __ATOMIC_RELAXED);
-	/* Pairs with the acquire in relay_claim_kept() in base/claim_table.h and in relay_claim_table_find(): the token
+	/* Pairs with the acquire in relay_inline_kept() and in relay_claim_table_find(): the token
 	 * before the id. The addition is relaxed: it only makes the id unique. */
 	__atomic_store_n(&table->id, __atomic_add_fetch(&last_id, 1, __ATOMIC_RELAXED), __ATOMIC_RELEASE);
 }

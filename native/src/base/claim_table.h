@@ -25,19 +25,22 @@
 #define RELAYFS_BASE_CLAIM_TABLE_H
 
 #include "base/cpu.h"
-#include "base/libc.h"
 #include "base/owner.h"
 
-#include <relayfs/layout.h>
+#include <relayfs/inline/claims.h>
 #include <stdbool.h>
 #include <stddef.h>
 
-enum { RELAY_N_CLAIMS_CACHED = 16 };
 RELAY_STATIC_ASSERT(RELAY_N_CLAIMS <= 256, "a key has 8 bits for a claim");
 
 /* This process's view of a table. */
 struct relay_claim_table {
-	unsigned char *claims;   /* in shared memory */
+	union {
+		struct relay_inline_table fast; /* what programs know of it */
+		struct {
+			RELAY_INLINE_TABLE_MEMBERS;
+		};
+	};
 	uint32_t *n_used;        /* in shared memory: claims that were ever taken have smaller numbers */
 	uint32_t n_reservations; /* claims from this number on are for switches */
 	/*
@@ -51,22 +54,10 @@ struct relay_claim_table {
 	bool (*give_up)(struct relay_claim_table *table, uint32_t i, uint64_t dead);
 	bool (*end)(struct relay_claim_table *table, uint32_t i);
 	bool heeds_quiet;  /* quiet threads (base/quiet.h) do not call relay_owner_alive(), which makes system calls */
-	uint32_t id;       /* unique in this process; part of the key in relay_claims_cached */
 	uint32_t n_unkept; /* searches that did not at once find a claim to keep */
 	bool finds_none;   /* the last search found no claim */
 	uint64_t token;    /* the file server's number of the open file that this process has mapped; 0: none */
 };
-
-/* The claims that this thread keeps: an entry is relay_claim_key() plus the number of the claim, at index
- * id % RELAY_N_CLAIMS_CACHED. It is one word, so that a signal handler cannot leave it half stored. */
-extern __thread uint64_t relay_claims_cached[RELAY_N_CLAIMS_CACHED] RELAY_TLS;
-
-/* The cached word for claim 0 of a table: |id of the table 32|relay_fork_epoch 24|claim 8|. */
-static inline uint64_t relay_claim_key(uint32_t table_id)
-{
-	uint32_t epoch = __atomic_load_n(&relay_fork_epoch, __ATOMIC_RELAXED);
-	return (uint64_t)table_id << 32 | (uint64_t)(epoch << 8);
-}
 
 static inline uint64_t *relay_claim_word_at(const struct relay_claim_table *table, uint32_t i)
 {
@@ -86,30 +77,6 @@ static inline uint32_t relay_claim_table_n_used(const struct relay_claim_table *
 	return n < RELAY_N_CLAIMS ? n : RELAY_N_CLAIMS;
 }
 
-/* The number of the claim that this thread keeps in this table, in use or not; RELAY_N_CLAIMS or more: it keeps
- * none. */
-static inline uint64_t relay_claim_kept(const struct relay_claim_table *table)
-{
-	/* Pairs with the release in relay_claim_table_renew(): a thread that sees the new id also sees the new
-	 * token. */
-	uint32_t id = __atomic_load_n(&table->id, __ATOMIC_ACQUIRE);
-	return relay_claims_cached[id % RELAY_N_CLAIMS_CACHED] ^ relay_claim_key(id);
-}
-
-/*
- * Set in_use of a claim that this thread owns. Returns false if in_use was 1. Apart from this thread, only its signal
- * handlers set in_use, so cmpxchg needs no lock prefix. A cmpxchg that fails stores the old value back, and would
- * replace the 0 that another thread stores when it commits the reservation. Therefore in_use is loaded first, and
- * cmpxchg runs only if it was 0.
- */
-static inline bool relay_claim_use(struct relay_claim_owner *owner)
-{
-	/* Pairs with the release in relay_claim_leave(): the word that was stored before is seen after this load. */
-	if (__atomic_load_n(&owner->in_use, __ATOMIC_ACQUIRE))
-		return false;
-	return relay_local_cmpxchg(&owner->in_use, 0, 1);
-}
-
 /* Remove the owner of a claim. */
 static inline void relay_claim_disown(struct relay_claim_owner *owner)
 {
@@ -123,8 +90,7 @@ static inline void relay_claim_disown(struct relay_claim_owner *owner)
 /* End the use of claim number i. The caller has stored the claim's word before. */
 static inline void relay_claim_leave(struct relay_claim_owner *owner, ptrdiff_t i)
 {
-	/* Pairs with the acquire in relay_claim_use(): the claim's word before in_use. */
-	__atomic_store_n(&owner->in_use, 0, __ATOMIC_RELEASE);
+	relay_inline_leave(owner);
 	if (__builtin_expect(i >= RELAY_N_CLAIMS_KEPT, 0))
 		relay_claim_disown(owner);
 }

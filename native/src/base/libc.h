@@ -3,17 +3,10 @@
 #ifndef RELAYFS_BASE_LIBC_H
 #define RELAYFS_BASE_LIBC_H
 
+#include <relayfs/inline/version.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <unistd.h>
-
-/* The model of thread-local variables. With initial-exec, code accesses them without a function call. glibc reserves
- * space for such variables of libraries that dlopen(3) loads; musl refuses to load such libraries. */
-#ifdef __GLIBC__
-#define RELAY_TLS __attribute__((tls_model("initial-exec")))
-#else
-#define RELAY_TLS
-#endif
 
 #ifndef MADV_POPULATE_WRITE
 #define MADV_POPULATE_WRITE 23

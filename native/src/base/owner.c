@@ -12,7 +12,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
-#include <relayfs/layout.h>
+#include <relayfs/inline/claims.h>
 #include <signal.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -21,9 +21,7 @@
 
 #define FIELD_MASK(bits) ((1ull << (bits)) - 1)
 
-uint32_t relay_fork_epoch = 1;
-
-/* The calling thread's owner word, if relay_fork_epoch is still `epoch`. */
+/* The calling thread's owner word, if relay_thread_claims.fork_epoch is still `epoch`. */
 static __thread struct {
 	uint64_t word;
 	uint32_t epoch;
@@ -31,8 +29,7 @@ static __thread struct {
 
 static void count_fork(void)
 {
-	/* Relaxed: the child has one thread. */
-	__atomic_add_fetch(&relay_fork_epoch, 1, __ATOMIC_RELAXED);
+	relay_thread_claims.fork_epoch++;
 }
 
 __attribute__((constructor)) static void watch_forks(void)
@@ -83,8 +80,7 @@ static uint64_t make_word(uint64_t tid, uint64_t namespace, uint64_t start)
 
 uint64_t relay_owner_self(void)
 {
-	/* Relaxed: it changes only in the child of a fork(), which has one thread. */
-	uint32_t epoch = __atomic_load_n(&relay_fork_epoch, __ATOMIC_RELAXED);
+	uint32_t epoch = relay_thread_claims.fork_epoch;
 	if (self.epoch == epoch)
 		return self.word;
 	int saved = errno;

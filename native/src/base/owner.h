@@ -14,10 +14,6 @@ uint64_t relay_owner_self(void);
 /* The owner word of the process, that of its first thread. */
 uint64_t relay_owner_process(void);
 
-/* Incremented in the child at each fork(). What a thread has cached with another value is about the parent's
- * thread. */
-extern uint32_t relay_fork_epoch;
-
 /* Returns false only if the thread has certainly ended. Returns true for a thread of another PID namespace, which
  * cannot be checked. Makes system calls. Async-signal-safe; leaves errno as it was. */
 bool relay_owner_alive(uint64_t owner);

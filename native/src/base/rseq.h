@@ -66,8 +66,6 @@ static inline __attribute__((cold)) int relay_rseq_misplaced(uint32_t cpu)
  *
  * relay_rseq_pass(): if latch->first is `expect`: store `records` in the second word that is not valid, `passed` in
  * *word, and `next` in latch->first.
- *
- * relay_rseq_ring_reserve(): as relay_rseq_ring_record() without a copy, if producer->last is `last`; it becomes new_last.
  */
 #include RELAY_ARCH_RSEQ_H
 
@@ -93,18 +91,6 @@ static inline enum relay_rseq_result relay_rseq_store_passed(struct relay_latch 
 	    RELAY_INPUTS([latch] "r"(latch), [expect] "r"(expect), [next] "r"(next), [second] "r"(second),
 	        [records] "r"(records), [word] "r"(word), [passed] "r"(passed)),
 	    RELAY_PASS_CLOBBERS)
-}
-
-static inline enum relay_rseq_result relay_rseq_ring_reserve(struct relay_ring_producer *producer,
-                                                             const struct relay_ring_put *put, uint64_t last,
-                                                             uint64_t new_last, uint32_t cpu)
-{
-	uint64_t expect = put->expect, next = put->next, header = put->header;
-	void *to = put->to;
-	RELAY_RSEQ_SECTION(RELAY_RING_CHECK RELAY_RING_NAME_CLAIM RELAY_RING_COMMIT,
-	    RELAY_INPUTS(RELAY_RING_INPUTS, [old] "r"(last), [new] "r"(new_last),
-	        [last] "i"(offsetof(struct relay_ring_producer, last))),
-	    RELAY_RING_NAME_CLAIM_CLOBBERS)
 }
 /* clang-format on */
 

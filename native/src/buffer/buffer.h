@@ -17,7 +17,7 @@
 
 #include <errno.h>
 #include <pthread.h>
-#include <relayfs/inline/buffer.h>
+#include <relayfs/inline/reserve.h>
 #include <relayfs/layout.h>
 #include <relayfs/relay.h>
 #include <relayfs/store.h>
@@ -80,6 +80,7 @@ struct rchan_buf {
 		struct relay_inline_buf fast; /* what programs know of it */
 		struct {
 			RELAY_INLINE_BUF_MEMBERS;
+			struct relay_claim_table claim_table; /* the owners of `claims` */
 		};
 	};
 	uint64_t subbuf_size, n_subbufs;
@@ -90,7 +91,6 @@ struct rchan_buf {
 	uint32_t mode, scheme;
 	struct relay_subbuf *subbufs;
 	struct relay_claim *claims;
-	struct relay_claim_table claim_table; /* the owners of `claims` */
 	char *relay_file; /* path of the mount's file, through which threads write that cannot write here; NULL: none */
 	void *hold;       /* a mapped page of a file of the mount, see relay_buf_hold(); or NULL */
 	uint32_t reserve; /* enum relay_reserve, or RELAY_RESERVE_TIMED */
@@ -127,6 +127,9 @@ struct rchan_buf {
 	struct relay_progress empty, passed, skipped;
 	struct relay_damage damage;
 };
+
+RELAY_STATIC_ASSERT(offsetof(struct rchan_buf, claim_table) == offsetof(struct relay_inline_buf, table),
+                    "programs know where a buffer's table of claims is");
 
 /* Programs that were compiled before it call the library for each record. */
 RELAY_STATIC_ASSERT(RELAY_LAYOUT_VERSION == 9 && RELAY_RING_VERSION == 4,

@@ -39,8 +39,8 @@ enum { FIND_ROUNDS = 128, NONBLOCKING_ROUNDS = 16, VIEW_TRIES = 16 };
 
 static uint64_t word_of(const struct relay_claim *claim)
 {
-	/* Pairs with relay_claim_state(), relay_claim_release() and relay_claim_confirm() in buffer/claims.h and
-	 * with change_word(): what was stored before the word is seen. */
+	/* Pairs with relay_claim_state(), relay_inline_free(), relay_claim_release() in buffer/claims.h and
+	 * change_word(): what was stored before the word is seen. */
 	return __atomic_load_n(&claim->word, __ATOMIC_ACQUIRE);
 }
 
@@ -57,16 +57,10 @@ static int find_rounds(const struct rchan_buf *buf)
 
 static struct relay_claim *take_claim(struct rchan_buf *buf, bool for_switch)
 {
-	uint64_t kept = relay_claim_kept(&buf->claim_table);
-	if (__builtin_expect(kept < RELAY_N_CLAIMS, 1)) {
-		struct relay_claim *claim = &buf->claims[kept];
-		/* If in_use is 1, the claim is reserved, or this is a signal handler that interrupted its use. */
-		if (__builtin_expect(relay_claim_use(&claim->owner), 1)) {
-			if (__builtin_expect(word_of(claim) == RELAY_CLAIM_FREE, 1))
-				return claim;
-			relay_claim_give_back(buf, claim);
-		}
-	}
+	uint64_t kept = relay_inline_kept(&buf->claim_table.fast);
+	/* It cannot be taken if it is reserved, or this is a signal handler that interrupted its use. */
+	if (__builtin_expect(kept < RELAY_N_CLAIMS && relay_inline_take(&buf->claims[kept]), 1))
+		return &buf->claims[kept];
 	uint32_t i = relay_claim_table_find(&buf->claim_table, find_rounds(buf), for_switch);
 	return i == UINT32_MAX ? NULL : &buf->claims[i];
 }
@@ -103,7 +97,7 @@ static void help_switch(struct rchan_buf *buf, const struct relay_claim *claim, 
 	uint64_t old_bytes = __atomic_load_n(&entered->start_bytes, __ATOMIC_RELAXED);
 	/* The acquire keeps the loads above before the checks below. If head is unchanged, the loaded words are
 	 * those from before the switch, or already right; none of them ever gets an old value again. Pairs with the
-	 * fence in relay_claim_state() in buffer/claims.h. */
+	 * fence in relay_claim_state(). */
 	__atomic_thread_fence(__ATOMIC_ACQUIRE);
 	if (__atomic_load_n(&buf->control->head.first, __ATOMIC_RELAXED) != next ||
 	    __atomic_load_n(&buf->control->head.second[0], __ATOMIC_RELAXED) != second)
@@ -219,8 +213,12 @@ void relay_claims_init(struct rchan_buf *buf)
 	relay_claim_table_renew(&buf->claim_table, 0);
 }
 
-struct relay_claim *relay_claim_at(const struct rchan_buf *buf, const void *to)
+struct relay_claim *relay_claim_at(struct rchan_buf *buf, const void *to)
 {
+	uint64_t pos, second;
+	/* The claim of the last reservation may still be PENDING. */
+	if (relay_head(buf, &pos, &second) == 0)
+		relay_claims_help(buf, pos, second);
 	for (uint32_t i = 0; i < relay_claims_n_used(buf); i++) {
 		uint64_t word = word_of(&buf->claims[i]);
 		/* Relaxed: the length does not change while the claim is TAKEN. */

@@ -35,22 +35,6 @@ static inline uint64_t relay_claim_position(const struct relay_claim *claim)
 	return __atomic_load_n(&claim->word, __ATOMIC_RELAXED) & RELAY_POSITION_MASK;
 }
 
-/* Store in `claim`, whose in_use is 1, the reservation that the caller will make at pos.
- * Call it before head changes. */
-static inline void relay_claim_state(struct relay_claim *claim, uint64_t pos, uint64_t length, uint64_t records,
-                                     uint64_t bytes)
-{
-	/* Pairs with the acquire fences in help_switch() and view() in buffer/claims.c: a thread that sees one of
-	 * the stores below also sees that the claim's word is no longer what it was before this call. */
-	__atomic_thread_fence(__ATOMIC_RELEASE);
-	/* Relaxed: published by the store of the word. */
-	__atomic_store_n(&claim->length, length, __ATOMIC_RELAXED);
-	__atomic_store_n(&claim->records, records, __ATOMIC_RELAXED);
-	__atomic_store_n(&claim->bytes, bytes, __ATOMIC_RELAXED);
-	/* Pairs with word_of() in buffer/claims.c: the fields above before the word. */
-	__atomic_store_n(&claim->word, RELAY_CLAIM_PENDING | pos, __ATOMIC_RELEASE);
-}
-
 /* Make the claim's word FREE because the change of head has failed. The claim stays in use, and
  * relay_claim_state() may be called again. */
 static inline void relay_claim_withdraw(struct relay_claim *claim)
@@ -66,20 +50,8 @@ static inline void relay_claim_release(const struct rchan_buf *buf, struct relay
 	relay_claim_give_back(buf, claim);
 }
 
-/* Change the word of a reservation that was made from PENDING to TAKEN, because relay_claim_at(), by which commit
- * finds the claim, examines TAKEN claims only. */
-static inline void relay_claim_confirm(struct relay_claim *claim)
-{
-	uint64_t pos = relay_claim_position(claim);
-	uint64_t pending = RELAY_CLAIM_PENDING | pos;
-	/* Pairs with word_of() in buffer/claims.c. Fails if relay_claims_help() of another thread
-	 * has changed the word before. */
-	__atomic_compare_exchange_n(&claim->word, &pending, RELAY_CLAIM_TAKEN | pos, false, __ATOMIC_ACQ_REL,
-	                            __ATOMIC_RELAXED);
-}
-
-/* The TAKEN claim whose record is at address `to`, or NULL. */
-struct relay_claim *relay_claim_at(const struct rchan_buf *buf, const void *to);
+/* The claim of the reservation at address `to`, or NULL. */
+struct relay_claim *relay_claim_at(struct rchan_buf *buf, const void *to);
 
 /* Make a TAKEN claim a hole. A reader that passes the hole counts its records as discarded or as
  * torn, and frees the claim. */

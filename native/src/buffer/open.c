@@ -72,6 +72,8 @@ static int init(struct rchan_buf *buf, int fd, map_function *map)
 	buf->largest = buf->subbuf_end - geometry.start_reserve;
 	buf->begins = buf->mode == RELAY_CALLBACK || buf->timestamp || relay_reserved_at(buf, 0);
 	buf->full_lap = buf->mode == RELAY_NO_OVERWRITE && !buf->begins ? buf->lap : UINT64_MAX;
+	if (buf->reserve == RELAY_RESERVE_COMMIT && buf->largest >= sizeof(struct relay_hole))
+		buf->n_reserve = buf->largest - sizeof(struct relay_hole) + 1;
 	buf->begin = relay_subbuf_start_of_mode(buf);
 	buf->geometry = geometry;
 	relay_claims_init(buf);

@@ -18,12 +18,8 @@
 /* Reserve in another way than with reserve=commit. */
 static int reserve_otherwise(struct rchan_buf *buf, size_t length, struct relay_slot *slot, void **to)
 {
-	if (buf->is_timed) {
-		int err = relay_timed_reserve(buf, length, slot->will_retry, &slot->claim, to);
-		if (!err)
-			relay_claim_confirm(slot->claim);
-		return err;
-	}
+	if (buf->is_timed)
+		return relay_timed_reserve(buf, length, slot->will_retry, &slot->claim, to);
 	int err = relay_reserve_visible(buf, length, slot);
 	*to = slot->to;
 	if (!err)
@@ -48,13 +44,11 @@ int relay_reserve_here(struct rchan_buf *buf, size_t length, bool will_retry, vo
 	}
 	int err = relay_reserve_claimed(buf, length, &slot);
 	*to = slot.to;
-	if (!err)
-		relay_claim_confirm(slot.claim);
 	return err;
 }
 
 /* The claim of a reservation, which with `times` begins with the head before the record. NULL: there is none. */
-static struct relay_claim *claim_of(const struct rchan_buf *buf, void *reserved)
+static struct relay_claim *claim_of(struct rchan_buf *buf, void *reserved)
 {
 	struct relay_claim *claim = relay_claim_at(buf, reserved);
 	return claim || !buf->is_timed ? claim : relay_claim_at(buf, (char *)reserved - RELAY_HEAD_BYTES);

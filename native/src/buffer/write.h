@@ -98,16 +98,22 @@ static inline bool relay_is_full(const struct rchan_buf *buf, uint64_t head)
 	       !(__atomic_load_n(&buf->control->flags, __ATOMIC_RELAXED) & RELAY_STOPPED);
 }
 
-/* Commit the record of a claim, and wake readers. */
-static inline void relay_commit_claim(struct rchan_buf *buf, struct relay_claim *claim)
+/* Wake readers after the record at pos was committed. */
+static inline void relay_wake_commit(struct rchan_buf *buf, uint64_t pos)
 {
-	uint64_t pos = relay_claim_position(claim);
-	relay_claim_release(buf, claim);
 	/* If the sub-buffer is finished, its readers may have waited for this record only. */
 	if (__builtin_expect(relay_has_moved_on(buf, pos), 0))
 		relay_wake_switch(buf);
 	else
 		relay_wake_record(buf);
+}
+
+/* Commit the record of a claim, and wake readers. */
+static inline void relay_commit_claim(struct rchan_buf *buf, struct relay_claim *claim)
+{
+	uint64_t pos = relay_claim_position(claim);
+	relay_claim_release(buf, claim);
+	relay_wake_commit(buf, pos);
 }
 
 /* Write an event at `head` as relay_inline_write() writes a record. False: nothing was done. */

@@ -224,14 +224,26 @@ static void *reserve_or_tell(struct rchan *chan, size_t length, bool will_retry)
 	return NULL;
 }
 
-void *relay_reserve(struct rchan *chan, size_t length)
+__attribute__((noinline)) void *relay_reserve_anyhow(struct rchan *chan, size_t length)
 {
 	return reserve_or_tell(chan, length, false);
 }
 
-void *relay_try_reserve(struct rchan *chan, size_t length)
+__attribute__((noinline)) void *relay_try_reserve_anyhow(struct rchan *chan, size_t length)
 {
 	return reserve_or_tell(chan, length, true);
+}
+
+void *relay_reserve(struct rchan *chan, size_t length)
+{
+	void *to = relay_inline_reserve(chan, length);
+	return to ? to : relay_reserve_anyhow(chan, length);
+}
+
+void *relay_try_reserve(struct rchan *chan, size_t length)
+{
+	void *to = relay_inline_reserve(chan, length);
+	return to ? to : relay_try_reserve_anyhow(chan, length);
 }
 
 /* Return the buffer that contains an address; NULL: none of this channel's. */
@@ -245,13 +257,24 @@ static struct rchan_buf *buf_of(const struct rchan *chan, const void *reserved)
 	return NULL;
 }
 
-void relay_commit(struct rchan *chan, void *reserved)
+__attribute__((noinline)) void relay_commit_anyhow(struct rchan *chan, void *reserved)
 {
 	struct rchan_buf *buf = buf_of(chan, reserved);
 	if (buf)
 		relay_buf_commit(buf, reserved);
 	else if (chan && chan->remote)
 		relay_remote_commit(chan->remote, reserved);
+}
+
+void relay_commit_wake(struct rchan *chan, unsigned cpu, uint64_t pos)
+{
+	if (chan && cpu < chan->n_buffers)
+		relay_wake_commit(&chan->bufs[cpu], pos);
+}
+
+void relay_commit(struct rchan *chan, void *reserved)
+{
+	relay_inline_commit(chan, reserved);
 }
 
 void relay_discard(struct rchan *chan, void *reserved)

@@ -312,7 +312,6 @@ char *relay_classic_reserve(struct rchan *rchan, size_t len, struct timeval *tim
 	if (err)
 		return NULL;
 	uint64_t pos = relay_claim_position(slot.claim);
-	relay_claim_confirm(slot.claim);
 	if (time_delta)
 		*time_delta = time_delta_of(buf, pos, slot.clock);
 	if (time_stamp)

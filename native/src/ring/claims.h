@@ -16,7 +16,7 @@ static inline uint64_t relay_ring_claim_word(const struct relay_ring_claim *clai
 /* Return the claim that this thread keeps in this ring, which may be in use; NULL: none. */
 static inline struct relay_ring_claim *relay_ring_claim_kept(const struct relay_ring *ring)
 {
-	uint64_t kept = relay_claim_kept(&ring->claim_table);
+	uint64_t kept = relay_inline_kept(&ring->claim_table.fast);
 	return __builtin_expect(kept < RELAY_N_CLAIMS, 1) ? &ring->claims[kept] : NULL;
 }
 
@@ -33,28 +33,10 @@ static inline uint64_t relay_ring_claim_name(const struct relay_ring *ring, cons
 	return (uint64_t)(claim - ring->claims + 1) << RELAY_OWNER_SHIFT;
 }
 
-/* The word that announces a reservation. */
-static inline uint64_t relay_ring_claim_pending(uint64_t pos)
-{
-	return RELAY_CLAIM_PENDING | (pos & RELAY_POSITION_MASK);
-}
-
 /* The word of a reservation that is made. */
 static inline uint64_t relay_ring_claim_taken(uint64_t pos)
 {
 	return RELAY_CLAIM_TAKEN | (pos & RELAY_POSITION_MASK);
-}
-
-/* Announce a reservation in a claim whose in_use is 1. Call it before the change of tail or position
- * that makes the reservation. */
-static inline void relay_ring_claim_state(struct relay_ring_claim *claim, uint64_t pos, uint64_t length,
-                                          uint64_t number)
-{
-	/* Relaxed: published by the store of the word. */
-	__atomic_store_n(&claim->length, length, __ATOMIC_RELAXED);
-	__atomic_store_n(&claim->number, number, __ATOMIC_RELAXED);
-	/* Pairs with the acquire in relay_ring_claim_word(): length and number before the word. */
-	__atomic_store_n(&claim->word.first, relay_ring_claim_pending(pos), __ATOMIC_RELEASE);
 }
 
 /* Withdraw the announcement, because the reservation has failed. The claim stays in use. */
@@ -103,16 +85,6 @@ static inline bool relay_ring_made_last(const struct relay_ring *ring, const str
 		return ((last->tail_word ^ pos) & RELAY_RECORDS_MASK) == 0 && (int64_t)(last->pos - pos) > 0;
 	/* Relaxed: stored before the word, which the caller has loaded. */
 	return pos + relay_ring_total(__atomic_load_n(&claim->length, __ATOMIC_RELAXED)) == last->pos;
-}
-
-/* True if this claim has a reservation at pos that has not ended. */
-static inline bool relay_ring_claim_holds(const struct relay_ring *ring, const struct relay_ring_claim *claim,
-                                          uint64_t pos)
-{
-	struct relay_ring_last last = relay_ring_last(ring);
-	uint64_t word = relay_ring_claim_word(claim);
-	return word == relay_ring_claim_taken(pos) ||
-	       (word == relay_ring_claim_pending(pos) && relay_ring_made_last(ring, &last, claim, pos));
 }
 
 /* Mark the claim of the last reservation as TAKEN if it is still PENDING. Call it before changing tail or `last`. */

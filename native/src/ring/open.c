@@ -51,6 +51,7 @@ static int add_to_table(struct relay_ring *ring)
 		if (i >= n_slots)
 			__atomic_store_n(&n_slots, i + 1, __ATOMIC_RELEASE);
 		ring->slot = i;
+		ring->entry = &open_rings[i].ring;
 		err = 0;
 		break;
 	}
@@ -63,6 +64,9 @@ static void remove_from_table(struct relay_ring *ring)
 	pthread_mutex_lock(&open_mutex);
 	/* Pairs with the acquire in is_in(), which then ignores the entry. */
 	__atomic_store_n(&open_rings[ring->slot].base, 0, __ATOMIC_RELEASE);
+	/* Relaxed: relay_inline_ring_end() of any thread whose latest reservation was in this ring sees the store, because no thread
+	 * may use the ring any more. */
+	__atomic_store_n(&open_rings[ring->slot].ring, NULL, __ATOMIC_RELAXED);
 	pthread_mutex_unlock(&open_mutex);
 }
 

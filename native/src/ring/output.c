@@ -60,7 +60,7 @@ static __attribute__((noinline)) int output_claimed_anyhow(struct relay_ring *ri
 {
 	struct relay_ring_claim *claim;
 	uint64_t pos;
-	int err = relay_ring_reserve_anyhow(ring, length, flags & RELAY_RING_WILL_RETRY, &claim, &pos);
+	int err = relay_ring_reserve_claimed(ring, length, flags & RELAY_RING_WILL_RETRY, &claim, &pos);
 	if (err)
 		return err;
 	copy(relay_ring_at(ring, pos) + RELAY_RING_HEADER_BYTES + ring->time_bytes, data, length);
@@ -108,14 +108,6 @@ __attribute__((noinline)) static int output_anyhow(struct relay_ring *ring, cons
 
 /* --- writing and reserving on this CPU --- */
 
-/* The last reservation of this thread, by which commit finds its claim quickly. A signal handler may have changed
- * `latest`, so it is used only if the claim still has this reservation. */
-static __thread struct {
-	struct relay_ring *ring;
-	uint64_t pos;
-	uint32_t claim;
-} latest RELAY_TLS;
-
 /* As relay_ring_output(), but returns RELAY_WRONG_CPU if this thread is not on the ring's CPU (scheme
  * rseq) or the ring is remote. */
 static inline __attribute__((always_inline)) int output_here(struct relay_ring *ring, const void *data, size_t length,
@@ -138,14 +130,13 @@ static inline int reserve_here(struct relay_ring *ring, size_t length, uint64_t 
 	uint64_t pos;
 	size_t before = RELAY_RING_HEADER_BYTES;
 	if (__builtin_expect(!relay_ring_reserve_again(ring, length, &claim, &pos), 0)) {
-		int err = relay_ring_reserve_anyhow(ring, length, flags & RELAY_RING_WILL_RETRY, &claim, &pos);
+		int err = relay_ring_reserve_claimed(ring, length, flags & RELAY_RING_WILL_RETRY, &claim, &pos);
 		if (err)
 			return err;
 		before += ring->time_bytes;
 	}
-	latest.ring = ring;
-	latest.pos = pos;
-	latest.claim = (uint32_t)(claim - ring->claims);
+	if (claim - ring->claims < RELAY_N_CLAIMS_KEPT)
+		relay_inline_ring_note(ring, (uint64_t)(claim - ring->claims), pos);
 	*record = relay_ring_at(ring, pos) + before;
 	return 0;
 }
@@ -290,7 +281,7 @@ static void *reserved(int err, const struct product *product)
 	return NULL;
 }
 
-void *relay_ring_reserve(struct relay_ring *ring, size_t length, uint64_t flags)
+__attribute__((noinline)) void *relay_ring_reserve_anyhow(struct relay_ring *ring, size_t length, uint64_t flags)
 {
 	void *record;
 	int err = !ring ? -EBADF : flags & ~RESERVE_FLAGS ? -EINVAL : reserve_here(ring, length, flags, &record);
@@ -311,17 +302,28 @@ __attribute__((noinline)) static void *reserve_percpu(const struct relay_rings *
 	return reserved(err == RELAY_WRONG_CPU ? produce_percpu(rings, &product) : err, &product);
 }
 
-void *relay_rings_reserve(struct relay_rings *rings, size_t length, uint64_t flags)
+__attribute__((noinline)) void *relay_rings_reserve_anyhow(struct relay_rings *rings, size_t length, uint64_t flags)
 {
 	if (!rings || rings->n == 1)
-		return relay_ring_reserve(rings ? rings->ring[0] : NULL, length, flags);
+		return relay_ring_reserve_anyhow(rings ? rings->ring[0] : NULL, length, flags);
 	return reserve_percpu(rings, length, flags);
+}
+
+void *relay_ring_reserve(struct relay_ring *ring, size_t length, uint64_t flags)
+{
+	void *record = relay_inline_ring_reserve(ring, length, flags);
+	return record ? record : relay_ring_reserve_anyhow(ring, length, flags);
+}
+
+void *relay_rings_reserve(struct relay_rings *rings, size_t length, uint64_t flags)
+{
+	void *record = relay_inline_ring_reserve(relay_inline_ring_of_cpu(rings), length, flags);
+	return record ? record : relay_rings_reserve_anyhow(rings, length, flags);
 }
 
 /* --- ending a reservation --- */
 
-/* The slow path, for all cases. */
-__attribute__((noinline)) static int finish_any(const void *record, uint32_t bits, uint64_t flags)
+static int finish(const void *record, uint32_t bits, uint64_t flags)
 {
 	struct relay_ring *ring = relay_ring_of(record);
 	if (flags & ~WAKEUP_FLAGS)
@@ -338,32 +340,24 @@ __attribute__((noinline)) static int finish_any(const void *record, uint32_t bit
 	return 0;
 }
 
-/* Usually the reservation that ends is the thread's latest, and has no time before it. Then the addresses of all stores are known at once; to
- * find the claim by dependent loads would take half as long as the rest of the function. */
-static inline int finish(const void *record, uint32_t bits, uint64_t flags)
-{
-	struct relay_ring *ring = latest.ring;
-	uint64_t pos = latest.pos;
-	if (__builtin_expect(!ring || relay_ring_of(record) != ring || flags & ~WAKEUP_FLAGS, 0))
-		return finish_any(record, bits, flags);
-	struct relay_ring_claim *claim = &ring->claims[latest.claim];
-	if (__builtin_expect(record != relay_ring_at(ring, pos) + RELAY_RING_HEADER_BYTES ||
-	                         !relay_ring_claim_holds(ring, claim, pos),
-	                     0))
-		return finish_any(record, bits, flags);
-	/* Relaxed: only the caller changes the claim. */
-	end_record(ring, claim, pos, (uint32_t)__atomic_load_n(&claim->length, __ATOMIC_RELAXED) | bits, flags);
-	return 0;
-}
-
-int relay_ring_commit(void *record, uint64_t flags)
+__attribute__((noinline)) int relay_ring_commit_anyhow(void *record, uint64_t flags)
 {
 	return finish(record, 0, flags);
 }
 
-int relay_ring_discard(void *record, uint64_t flags)
+__attribute__((noinline)) int relay_ring_discard_anyhow(void *record, uint64_t flags)
 {
 	return finish(record, RELAY_RING_DISCARD, flags);
+}
+
+int relay_ring_commit(void *record, uint64_t flags)
+{
+	return relay_inline_ring_end(record, 0, flags) ? 0 : relay_ring_commit_anyhow(record, flags);
+}
+
+int relay_ring_discard(void *record, uint64_t flags)
+{
+	return relay_inline_ring_end(record, RELAY_RING_DISCARD, flags) ? 0 : relay_ring_discard_anyhow(record, flags);
 }
 
 /* --- relay_ring_query() --- */

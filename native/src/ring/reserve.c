@@ -178,7 +178,7 @@ static bool has_free_entry(struct relay_ring *ring, uint64_t number)
 }
 
 /* Check that the record at `place`, the next one, may be reserved, and make room for it. *turn: the producer
- * position is there. Returns 0, or an error of relay_ring_reserve_anyhow(). */
+ * position is there. Returns 0, or an error of relay_ring_reserve_claimed(). */
 static int check_place(struct relay_ring *ring, const struct relay_ring_place *place, uint64_t length, bool uncounted,
                        bool *turn)
 {
@@ -289,8 +289,8 @@ static int reserve_rseq(struct relay_ring *ring, uint64_t length, bool uncounted
 
 /* --- both --- */
 
-int relay_ring_reserve_anyhow(struct relay_ring *ring, uint64_t length, bool uncounted, struct relay_ring_claim **claim,
-                              uint64_t *pos)
+int relay_ring_reserve_claimed(struct relay_ring *ring, uint64_t length, bool uncounted,
+                               struct relay_ring_claim **claim, uint64_t *pos)
 {
 	/* For remote rings, the caller then calls the functions of ring/remote.h. */
 	if (ring->remote)

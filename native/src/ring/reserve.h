@@ -8,11 +8,11 @@
 
 /* The slow path of relay_ring_reserve_again(), for all cases; with `times` it stores the record's time behind the header. uncounted: the producer will try again, so a record
  * without room is not counted as lost. */
-int relay_ring_reserve_anyhow(struct relay_ring *ring, uint64_t length, bool uncounted, struct relay_ring_claim **claim,
-                              uint64_t *pos);
+int relay_ring_reserve_claimed(struct relay_ring *ring, uint64_t length, bool uncounted,
+                               struct relay_ring_claim **claim, uint64_t *pos);
 
 /* Scheme rseq: make room for a record at the producer position, and store in *put how to write it, with `bits` in
- * its header. Returns as relay_ring_reserve_anyhow(). */
+ * its header. Returns as relay_ring_reserve_claimed(). */
 int relay_ring_prepare(struct relay_ring *ring, uint64_t length, bool uncounted, uint32_t bits,
                        struct relay_ring_put *put);
 
@@ -114,44 +114,19 @@ static inline bool relay_ring_reserve_again_lockless(struct relay_ring *ring, ui
 	return true;
 }
 
-/* --- scheme rseq --- */
-
-/* The fast path of scheme rseq, without a locked instruction. Returns false as above. */
-static inline bool relay_ring_reserve_again_rseq(struct relay_ring *ring, uint64_t length,
-                                                 struct relay_ring_claim **claim, uint64_t *pos)
-{
-	struct relay_ring_claim *mine = relay_ring_claim_kept(ring);
-	struct relay_ring_put put = {.expect = relay_ring_produced(ring)};
-	/* Loaded after the position, as in reserve_rseq() in ring/reserve.c. */
-	uint64_t last = __atomic_load_n(&ring->producer->last, __ATOMIC_ACQUIRE);
-	uint64_t last_claim = last & ~RELAY_RECORDS_MASK;
-	put.next = put.expect + relay_ring_total(length);
-	if (!mine || last_claim != relay_ring_claim_name(ring, mine) || put.expect % 8 ||
-	    !relay_ring_is_quick(ring, length) || !relay_ring_has_room(ring, put.next) ||
-	    !relay_claim_use(&mine->owner))
-		return false;
-	put.header = relay_ring_header(ring, put.expect, (uint32_t)length | RELAY_RING_BUSY);
-	put.to = relay_ring_at(ring, put.expect) + RELAY_RING_HEADER_BYTES;
-	relay_ring_claim_state(mine, put.expect, length, 0);
-	RELAY_PUBLISHES(&ring->producer->position.first);
-	if (relay_rseq_ring_reserve(ring->producer, &put, last, last_claim | (put.expect & RELAY_RECORDS_MASK),
-	                            ring->cpu) != RELAY_RSEQ_DONE) {
-		relay_ring_claim_release(ring, mine);
-		return false;
-	}
-	*claim = mine;
-	*pos = put.expect;
-	return true;
-}
-
 /* --- both --- */
 
 /* The fast path: reserve `length` bytes at *pos, with *claim, which is then the caller's. Returns false as above. */
 static inline bool relay_ring_reserve_again(struct relay_ring *ring, uint64_t length, struct relay_ring_claim **claim,
                                             uint64_t *pos)
 {
-	return ring->scheme == RELAY_RSEQ ? relay_ring_reserve_again_rseq(ring, length, claim, pos)
-	                                  : relay_ring_reserve_again_lockless(ring, length, claim, pos);
+	uint64_t number;
+	if (ring->scheme != RELAY_RSEQ)
+		return relay_ring_reserve_again_lockless(ring, length, claim, pos);
+	if (!relay_inline_ring_reserve_at(&ring->fast, length, &number, pos))
+		return false;
+	*claim = &ring->claims[number];
+	return true;
 }
 
 #endif

@@ -20,6 +20,7 @@ struct relay_ring {
 		struct relay_inline_ring fast; /* what programs know of it */
 		struct {
 			RELAY_INLINE_RING_MEMBERS;
+			struct relay_claim_table claim_table; /* which threads have which claims */
 		};
 	};
 	uint64_t size;
@@ -29,7 +30,6 @@ struct relay_ring {
 	uint32_t time_bytes; /* RELAY_RING_TIME_BYTES, between each record's header and its data; 0: without `times` */
 	uint32_t mode, scheme;
 	struct relay_ring_claim *claims;
-	struct relay_claim_table claim_table; /* which threads have which claims */
 	uint64_t *ready;
 	struct relay_ring_state *state;
 	struct relay_ring_geometry geometry; /* the checked copy; fields that are needed for each record are above */
@@ -55,6 +55,9 @@ struct relay_ring {
 
 	struct relay_ring_remote *remote; /* see ring/remote.h; NULL: the ring is mapped */
 };
+
+RELAY_STATIC_ASSERT(offsetof(struct relay_ring, claim_table) == offsetof(struct relay_inline_ring, table),
+                    "programs know where a ring's table of claims is");
 
 /* The most records that one call of a file server passes, 10 to 50 ns each; the next call continues. */
 enum { RELAY_RING_WORK = 1 << 16 };

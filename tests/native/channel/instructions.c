@@ -34,6 +34,19 @@ static int (*volatile write_called)(struct rchan *, const void *, size_t) = rela
 static int (*volatile adjust_called)(struct relay_counters *, int, int64_t) = relay_perf_adjust;
 static int (*volatile output_called)(struct relay_rings *, const void *, size_t, uint64_t) = relay_rings_output;
 
+/* Reserve a record, and commit it. They fill in nothing. */
+#define COMMITTED(reserve, commit)                   \
+	({                                           \
+		void *to = (reserve);                \
+		__asm__ volatile("" : : : "memory"); \
+		!to || (commit);                     \
+	})
+
+static void *(*volatile reserve_called)(struct rchan *, size_t) = relay_reserve;
+static void (*volatile commit_called)(struct rchan *, void *) = relay_commit;
+static void *(*volatile ring_reserve_called)(struct relay_rings *, size_t, uint64_t) = relay_rings_reserve;
+static int (*volatile ring_commit_called)(void *, uint64_t) = relay_ring_commit;
+
 COUNT(write_16, relay_write(chan, record, 16))
 COUNT(write_64, relay_write(chan, record, 64))
 COUNT(write_256, relay_write(chan, record, 256))
@@ -44,6 +57,10 @@ COUNT(adjust, relay_perf_adjust(counters, instance, 1))
 COUNT(adjust_called, adjust_called(counters, instance, 1))
 COUNT(output_64, relay_rings_output(rings, record, 64, 0))
 COUNT(output_called_64, output_called(rings, record, 64, 0))
+COUNT(reserve_64, COMMITTED(relay_reserve(chan, 64), (relay_commit(chan, to), 0)))
+COUNT(reserve_called_64, COMMITTED(reserve_called(chan, 64), (commit_called(chan, to), 0)))
+COUNT(ring_reserve_64, COMMITTED(relay_rings_reserve(rings, 64, 0), relay_ring_commit(to, 0)))
+COUNT(ring_reserve_called_64, COMMITTED(ring_reserve_called(rings, 64, 0), ring_commit_called(to, 0)))
 
 /* So that all that is done once is done, and dynamic symbols are bound. */
 static void warm_up(void)
@@ -51,7 +68,8 @@ static void warm_up(void)
 	while (write_called(full, record, 64) == 0)
 		;
 	if (write_called(chan, record, 64) || relay_write(chan, record, 64) || adjust_called(counters, instance, 1) ||
-	    output_called(rings, record, 64, 0))
+	    output_called(rings, record, 64, 0) || COMMITTED(reserve_called(chan, 64), (commit_called(chan, to), 0)) ||
+	    COMMITTED(ring_reserve_called(rings, 64, 0), ring_commit_called(to, 0)))
 		exit(2);
 }
 
@@ -81,5 +99,9 @@ int main(void)
 	count_adjust_called();
 	count_output_64();
 	count_output_called_64();
+	count_reserve_64();
+	count_reserve_called_64();
+	count_ring_reserve_64();
+	count_ring_reserve_called_64();
 	return 0;
 }

@@ -25,6 +25,10 @@ INSTRUCTIONS = {
     "adjust_called": 40,
     "output_64": 70,
     "output_called_64": 114,
+    "reserve_64": 150,
+    "reserve_called_64": 171,
+    "ring_reserve_64": 153,
+    "ring_reserve_called_64": 188,
 }
 
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * A program in the common language of C and C++ that is compiled with <relayfs/producer.h>. It writes records of all
- * lengths to a channel and to a ring, compares them with the memory, and adjusts a counter. Prints how many of its calls
- * reached the library, and how many there were:  WRITES_CALLED OF ADJUSTS_CALLED OF OUTPUTS_CALLED OF
+ * A program in the common language of C and C++ that is compiled with <relayfs/producer.h>. It writes and reserves records of all
+ * lengths in a channel and a ring, compares them with the memory, and adjusts a counter. Prints how many of its calls reached
+ * the library, and how many there were:  WRITES_CALLED OF ADJUSTS_CALLED OF OUTPUTS_CALLED OF RESERVES_CALLED OF
  *
  * To be linked with --wrap= of each function with __wrap_. With ALL_LENGTHS, the compiler knows all lengths of records up to 128
  * bytes, which takes it four times as long; otherwise the least and the greatest of each copy (RELAY_COPIED()), and one between.
@@ -12,6 +12,7 @@
 #endif
 #include <relayfs/producer.h>
 
+#include <errno.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,40 +22,41 @@
 extern "C" {
 #endif
 
-int __real_relay_write_anyhow(struct rchan *chan, const void *data, size_t length);
-int __wrap_relay_write_anyhow(struct rchan *chan, const void *data, size_t length);
-int __real_relay_perf_adjust_anyhow(struct relay_counters *counters, int instance, int64_t delta);
-int __wrap_relay_perf_adjust_anyhow(struct relay_counters *counters, int instance, int64_t delta);
+static long writes, writes_called, adjusts, adjusts_called, outputs, outputs_called, reserves, reserves_called;
 
-int __real_relay_rings_output_anyhow(struct relay_rings *rings, const void *data, size_t length, uint64_t flags);
-int __wrap_relay_rings_output_anyhow(struct relay_rings *rings, const void *data, size_t length, uint64_t flags);
-int __real_relay_ring_output_anyhow(struct relay_ring *ring, const void *data, size_t length, uint64_t flags);
-int __wrap_relay_ring_output_anyhow(struct relay_ring *ring, const void *data, size_t length, uint64_t flags);
+/* Count the calls of a function that producer.h calls. */
+#define WRAPPED(count, type, name, parameters, arguments) \
+	type __real_##name parameters;                    \
+	type __wrap_##name parameters;                    \
+	type __wrap_##name parameters                     \
+	{                                                 \
+		count++;                                  \
+		return __real_##name arguments;           \
+	}
 
-static long writes, writes_called, adjusts, adjusts_called, outputs, outputs_called;
+WRAPPED(writes_called, int, relay_write_anyhow, (struct rchan * chan, const void *data, size_t length),
+        (chan, data, length))
+WRAPPED(adjusts_called, int, relay_perf_adjust_anyhow, (struct relay_counters * counters, int instance, int64_t delta),
+        (counters, instance, delta))
+WRAPPED(outputs_called, int, relay_rings_output_anyhow,
+        (struct relay_rings * rings, const void *data, size_t length, uint64_t flags), (rings, data, length, flags))
+WRAPPED(outputs_called, int, relay_ring_output_anyhow,
+        (struct relay_ring * ring, const void *data, size_t length, uint64_t flags), (ring, data, length, flags))
+WRAPPED(reserves_called, void *, relay_reserve_anyhow, (struct rchan * chan, size_t length), (chan, length))
+WRAPPED(reserves_called, void *, relay_try_reserve_anyhow, (struct rchan * chan, size_t length), (chan, length))
+WRAPPED(reserves_called, void *, relay_rings_reserve_anyhow,
+        (struct relay_rings * rings, size_t length, uint64_t flags), (rings, length, flags))
+WRAPPED(reserves_called, void *, relay_ring_reserve_anyhow, (struct relay_ring * ring, size_t length, uint64_t flags),
+        (ring, length, flags))
+WRAPPED(reserves_called, int, relay_ring_commit_anyhow, (void *record, uint64_t flags), (record, flags))
+WRAPPED(reserves_called, int, relay_ring_discard_anyhow, (void *record, uint64_t flags), (record, flags))
 
-int __wrap_relay_rings_output_anyhow(struct relay_rings *rings, const void *data, size_t length, uint64_t flags)
+void __real_relay_commit_anyhow(struct rchan *chan, void *reserved);
+void __wrap_relay_commit_anyhow(struct rchan *chan, void *reserved);
+void __wrap_relay_commit_anyhow(struct rchan *chan, void *reserved)
 {
-	outputs_called++;
-	return __real_relay_rings_output_anyhow(rings, data, length, flags);
-}
-
-int __wrap_relay_ring_output_anyhow(struct relay_ring *ring, const void *data, size_t length, uint64_t flags)
-{
-	outputs_called++;
-	return __real_relay_ring_output_anyhow(ring, data, length, flags);
-}
-
-int __wrap_relay_write_anyhow(struct rchan *chan, const void *data, size_t length)
-{
-	writes_called++;
-	return __real_relay_write_anyhow(chan, data, length);
-}
-
-int __wrap_relay_perf_adjust_anyhow(struct relay_counters *counters, int instance, int64_t delta)
-{
-	adjusts_called++;
-	return __real_relay_perf_adjust_anyhow(counters, instance, delta);
+	reserves_called++;
+	__real_relay_commit_anyhow(chan, reserved);
 }
 
 enum { SUBBUF = 1 << 20, LONGEST = 600, ADJUSTS = 1000 };
@@ -123,6 +125,40 @@ static void write_all(struct rchan *chan)
 	check(memcmp(memory, expected, used) == 0, "other bytes than written", writes);
 }
 
+static void commit_one(struct rchan *chan, size_t length, void *reserved)
+{
+	check(reserved != NULL, "relay_reserve", (long)length);
+	memcpy(reserved, next_record(length), length);
+	relay_commit(chan, reserved);
+	writes--;
+	reserves += 2;
+}
+
+/* Records of less than 16 bytes are reserved by the library. */
+static void reserve_all(struct rchan *chan)
+{
+	size_t length;
+
+	for (length = 16; length < LONGEST; length++)
+		commit_one(chan, length, length % 2 ? relay_reserve(chan, length) : relay_try_reserve(chan, length));
+	commit_one(chan, 64, relay_reserve(chan, 64));
+	/* While the thread's claim is in use, the library takes another one. The order of commits is free. */
+	char *first = (char *)relay_reserve(chan, 32), *second = (char *)relay_reserve(chan, 32);
+	check(first != NULL && second == first + 32, "two reservations", 0);
+	memcpy(first, next_record(32), 32);
+	memcpy(second, next_record(32), 32);
+	writes -= 2;
+	relay_commit(chan, first);
+	relay_commit(chan, second);
+	relay_commit(chan, second); /* of no reservation: nothing happens */
+	commit_one(chan, 16, relay_reserve(chan, 16));
+	check(memcmp(memory, expected, used) == 0, "other bytes than reserved", reserves);
+	check(relay_reserve(NULL, 64) == NULL && errno == EBADF, "without a channel", errno);
+	check(relay_reserve(chan, SUBBUF + 1) == NULL && errno == EMSGSIZE, "too long", errno);
+	relay_commit(NULL, first);
+	relay_commit(chan, NULL);
+}
+
 static void check_output(struct relay_ring *ring, int err, const char *record, size_t length)
 {
 	const void *data;
@@ -162,6 +198,42 @@ static void output_all(struct relay_rings *rings)
 	check(relay_rings_output(rings, record, 1, 1 << 20) == -22, "other flags", 0); /* EINVAL */
 }
 
+/* Reserve a record, and end it; `ends` is relay_ring_commit() or its like. */
+#define END_RESERVED(reserve, ends)                             \
+	do {                                                    \
+		char *reserved = (char *)(reserve);             \
+		check(reserved != NULL, #reserve, (long)errno); \
+		memset(reserved, (int)(length & 127), length);  \
+		check((ends) == 0, #ends, (long)length);        \
+		reserves += 2;                                  \
+	} while (0)
+
+static void reserve_in_rings(struct relay_rings *rings)
+{
+	struct relay_ring *ring = rings->ring[rings->n > cpu ? cpu : 0];
+	char expected_record[LONGEST];
+	size_t length;
+
+	for (length = 0; length < LONGEST; length++) {
+		memset(expected_record, (int)(length & 127), length);
+		END_RESERVED(relay_ring_reserve(ring, length, RELAY_RING_WILL_RETRY), relay_ring_discard(reserved, 0));
+		END_RESERVED(relay_ring_reserve(ring, length, 0), relay_ring_commit(reserved, RELAY_RING_NO_WAKEUP));
+		check_output(ring, 0, expected_record, length);
+		END_RESERVED(relay_rings_reserve(rings, length, 0), relay_ring_commit(reserved, 0));
+		check_output(ring, 0, expected_record, length);
+		outputs -= 2;
+	}
+	void *first = relay_ring_reserve(ring, 8, 0), *second = relay_ring_reserve(ring, 8, 0);
+	check(first && second == (char *)first + 16, "two reservations", 0);
+	check(relay_ring_commit(first, 1 << 20) == -EINVAL, "other flags", 0);
+	check(relay_ring_commit(first, 0) == 0 && relay_ring_discard(second, 0) == 0, "in order", 0);
+	check(relay_ring_commit(first, 0) == -EINVAL && relay_ring_discard(second, 0) == -EINVAL, "ended twice", 0);
+	check(relay_ring_commit(NULL, 0) == -EINVAL, "NULL", 0);
+	check(relay_ring_reserve(NULL, 8, 0) == NULL && errno == EBADF, "without a ring", errno);
+	check(relay_rings_reserve(rings, 8, 1) == NULL && errno == EINVAL, "other flags", errno);
+	check(relay_ring_reserve(ring, 1 << 20, 0) == NULL && errno == EAGAIN, "too long", errno);
+}
+
 static void adjust(struct relay_counters *counters)
 {
 	int instance = relay_perf_add(counters, "producer/adjusted");
@@ -191,6 +263,7 @@ int main(void)
 	struct rchan *chan = relay_open(NULL, NULL, SUBBUF, 2, &callbacks, NULL);
 	check(chan != NULL, "relay_open", 0);
 	write_all(chan);
+	reserve_all(chan);
 	struct relay_counters *counters = relay_counters_open(NULL);
 	check(counters != NULL, "relay_counters_open", 0);
 	adjust(counters);
@@ -199,7 +272,9 @@ int main(void)
 	struct relay_rings *rings = relay_rings_create(path, "buffers=percpu size=64K");
 	check(rings != NULL, path, 0);
 	output_all(rings);
-	printf("%ld %ld %ld %ld %ld %ld\n", writes_called, writes, adjusts_called, adjusts, outputs_called, outputs);
+	reserve_in_rings(rings);
+	printf("%ld %ld %ld %ld %ld %ld ", writes_called, writes, adjusts_called, adjusts, outputs_called, outputs);
+	printf("%ld %ld\n", reserves_called, reserves);
 	relay_rings_close(rings);
 	relay_counters_close(counters);
 	relay_close(chan);

@@ -5,7 +5,7 @@
 #define RELAYFS_INLINE_BUFFER_H
 
 #include <errno.h>
-#include <relayfs/inline/rseq.h>
+#include <relayfs/inline/claims.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -17,21 +17,25 @@ int relay_write_anyhow(struct rchan *chan, const void *data, size_t length);
 int relay_write_wake(struct rchan *chan, unsigned cpu);
 
 /* The first fields of struct rchan_buf. They are constant. */
-#define RELAY_INLINE_BUF_MEMBERS                                                                                  \
-	struct relay_control *control;                                                                            \
-	unsigned char *data;                                                                                      \
-	uint64_t offset_mask;                                                                                     \
-	uint64_t subbuf_end;  /* offset at which records must end */                                              \
-	uint64_t index_field; /* the index's bits of a position */                                                \
-	uint64_t index_end;   /* n_subbufs, shifted to these bits */                                              \
-	uint64_t index_scale; /* 2^64 * subbuf_size / (the lowest of these bits) */                               \
-	uint64_t largest;     /* the longest record, bytes */                                                     \
+#define RELAY_INLINE_BUF_MEMBERS                                                                                      \
+	struct relay_control *control;                                                                                \
+	unsigned char *data;                                                                                          \
+	uint64_t offset_mask;                                                                                         \
+	uint64_t subbuf_end;  /* offset at which records must end */                                                  \
+	uint64_t index_field; /* the index's bits of a position */                                                    \
+	uint64_t index_end;   /* n_subbufs, shifted to these bits */                                                  \
+	uint64_t index_scale; /* 2^64 * subbuf_size / (the lowest of these bits) */                                   \
+	uint64_t largest;     /* the longest record, bytes */                                                         \
 	/* one lap, as a difference of positions, in mode no-overwrite if a sub-buffer begins by a switch       \
-	 * alone; otherwise more than any difference */ \
-	uint64_t full_lap
+	 * alone; otherwise more than any difference */     \
+	uint64_t full_lap;                                                                                            \
+	/* the longest record that is reserved without a call, less the shortest, which has the length of a         \
+	 * struct relay_hole, and 1; 0: none is, as with reserve=visible */ \
+	uint64_t n_reserve
 
 struct relay_inline_buf {
 	RELAY_INLINE_BUF_MEMBERS;
+	struct relay_inline_table table;
 };
 
 /* The first fields of struct rchan. */
@@ -44,14 +48,21 @@ struct relay_inline_chan {
 
 __extension__ typedef unsigned __int128 relay_inline_u128;
 
+/* The address of a position. The upper half of the product is the index's number times subbuf_size: no shift by a number of bits
+ * that varies. */
+RELAY_INLINE unsigned char *relay_inline_address(const struct relay_inline_buf *buf, uint64_t pos)
+{
+	relay_inline_u128 product = (relay_inline_u128)(pos & buf->index_field) * buf->index_scale;
+	return buf->data + (uint64_t)(product >> 64) + (pos & buf->offset_mask);
+}
+
 /* Find the address for a record of `length` bytes, at most buf->largest or 2^32, at `head`. Returns false if it does not fit
  * behind another one there. */
 RELAY_INLINE bool relay_inline_place(const struct relay_inline_buf *buf, uint64_t head, size_t length,
                                      unsigned char **to)
 {
 	uint64_t offset = head & buf->offset_mask, index = head & buf->index_field;
-	/* The upper half of the product is the index's number times subbuf_size: no shift by a number of bits that varies. */
-	*to = buf->data + (uint64_t)((relay_inline_u128)index * buf->index_scale >> 64) + offset;
+	*to = relay_inline_address(buf, head);
 	return offset != 0 && offset + length <= buf->subbuf_end && index < buf->index_end;
 }
 

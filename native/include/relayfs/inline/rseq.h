@@ -112,9 +112,17 @@ RELAY_INLINE uint32_t relay_rseq_cpu(void)
  * relay_rseq_ring_record(): if flags has no RELAY_STOPPED bit and the producer position is put->expect: copy length
  * bytes to put->to, store the header before them, count one record, set the producer position to put->next.
  *
+ * relay_rseq_reserve(): if flags has no RELAY_STOPPED bit and head.first is `expect`: set head.first to `next`, and its second
+ * word to `counted`, which names a claim.
+ *
+ * relay_rseq_ring_reserve(): as relay_rseq_ring_record() without a copy, if producer->last is `last`; it becomes new_last.
+ *
  * relay_rseq_tally(): add {1, length} to a latch.
  *
  * relay_rseq_add(): add to a word.
+ *
+ * And, without a section, relay_local_cmpxchg(): compare and swap a word on which only this thread and its signal handlers do that.
+ * Returns false if it was not the old value.
  *
  * The functions that copy a record are always inlined. Otherwise the compiler makes them one function, whose arguments
  * are passed in memory instead of registers, and a short record takes a fifth longer. There is a function for each group
@@ -212,6 +220,26 @@ RELAY_KNOWN_COPIES(RELAY_RING_SECTION)
 #undef RELAY_RING_LENGTH
 #define RELAY_RING_LENGTH(length) "m"(length)
 RELAY_LONG_COPY(RELAY_RING_SECTION)
+
+RELAY_INLINE enum relay_rseq_result relay_rseq_reserve(struct relay_control *control, uint64_t expect, uint64_t next,
+                                                       uint64_t counted, uint32_t cpu)
+{
+	uint64_t *second = &control->head.second[!(expect >> 63)];
+	RELAY_RSEQ_SECTION(RELAY_RECORD_CHECK RELAY_HEAD_COMMIT, RELAY_INPUTS(RELAY_HEAD_INPUTS),
+	    RELAY_HEAD_CLOBBERS)
+}
+
+RELAY_INLINE enum relay_rseq_result relay_rseq_ring_reserve(struct relay_ring_producer *producer,
+                                                            const struct relay_ring_put *put, uint64_t last,
+                                                            uint64_t new_last, uint32_t cpu)
+{
+	uint64_t expect = put->expect, next = put->next, header = put->header;
+	void *to = put->to;
+	RELAY_RSEQ_SECTION(RELAY_RING_CHECK RELAY_RING_NAME_CLAIM RELAY_RING_COMMIT,
+	    RELAY_INPUTS(RELAY_RING_INPUTS, [old_last] "r"(last), [new_last] "r"(new_last),
+	        [last] "i"(offsetof(struct relay_ring_producer, last))),
+	    RELAY_RING_NAME_CLAIM_CLOBBERS)
+}
 
 /* clang-format on */
 

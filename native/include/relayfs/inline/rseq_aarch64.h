@@ -152,6 +152,21 @@ RELAY_INLINE enum relay_rseq_result relay_rseq_add(int64_t *word, int64_t delta,
 	    "x9")
 }
 
+RELAY_INLINE bool relay_local_cmpxchg(uint64_t *word, uint64_t old, uint64_t next)
+{
+	/* Acquire: what the thread or handler stored that released the word. */
+	return __atomic_compare_exchange_n(word, &old, next, false, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED);
+}
+
+/* Store `counted` in the second word that is not valid, at `second`, then `next` in first. */
+#define RELAY_HEAD_COMMIT												\
+	"str %[counted], [%[second]]\n"											\
+	"stlr %[next], [%[head]]\n"
+#define RELAY_HEAD_INPUTS												\
+	[head] "r"(&control->head), [flags] "r"(&control->flags), [expect] "r"(expect), [next] "r"(next),		\
+	    [counted] "r"(counted), [second] "r"(second), [stopped] "i"(RELAY_STOPPED)
+#define RELAY_HEAD_CLOBBERS "x9"
+
 /* --- record rings (ring_layout.h) --- */
 
 /* Jump to `refused` if the ring is stopped, to `moved` if the producer position is not `expect`. */
@@ -177,5 +192,13 @@ RELAY_INLINE enum relay_rseq_result relay_rseq_add(int64_t *word, int64_t delta,
 	"str x11, [x10, %[tail] + 8]\n"											\
 	"str %[next], [x10, %[tail]]\n"											\
 	"stlr %[next], [%[producer]]\n"
+
+/* Of relay_rseq_ring_reserve(): jump to `moved` if producer->last is not `last`, else set it. */
+#define RELAY_RING_NAME_CLAIM												\
+	"ldr x9, [%[producer], %[last]]\n"										\
+	"cmp x9, %[old_last]\n"												\
+	"b.ne %l[moved]\n"												\
+	"str %[new_last], [%[producer], %[last]]\n"
+#define RELAY_RING_NAME_CLAIM_CLOBBERS "x9", "x10", "x11"
 
 /* clang-format on */

@@ -217,6 +217,27 @@ RELAY_INLINE enum relay_rseq_result relay_rseq_add(int64_t *word, int64_t delta,
 	    "rax")
 }
 
+/* Without a lock prefix, because a signal handler of this thread interrupts between instructions. */
+RELAY_INLINE bool relay_local_cmpxchg(uint64_t *word, uint64_t old, uint64_t next)
+{
+	bool is_swapped;
+	__asm__ volatile("cmpxchgq %[next], %[word]"
+	                 : "=@ccz"(is_swapped), [word] "+m"(*word), "+a"(old)
+	                 : [next] "r"(next)
+	                 : "memory");
+	return is_swapped;
+}
+
+/* Store `counted` in the second word that is not valid, at `second`, then `next` in first. */
+#define RELAY_HEAD_COMMIT												\
+	"movq %[counted], (%[second])\n"											\
+	"movq %[next], %c[head](%[control])\n"
+#define RELAY_HEAD_INPUTS												\
+	[control] "r"(control), [expect] "r"(expect), [next] "r"(next), [counted] "r"(counted),				\
+	    [second] "r"(second), [head] "i"(offsetof(struct relay_control, head)),	\
+	    [flags] "i"(offsetof(struct relay_control, flags)), [stopped] "i"(RELAY_STOPPED)
+#define RELAY_HEAD_CLOBBERS "rax"
+
 /* --- record rings (ring_layout.h) --- */
 
 /* Jump to `refused` if the ring is stopped, to `moved` if the producer position is not `expect`. */
@@ -239,5 +260,12 @@ RELAY_INLINE enum relay_rseq_result relay_rseq_add(int64_t *word, int64_t delta,
 	"movq %%rcx, %c[tail] + 8(%[producer], %%rax)\n"								\
 	"movq %[next], %c[tail](%[producer], %%rax)\n"									\
 	"movq %[next], (%[producer])\n"
+
+/* Of relay_rseq_ring_reserve(): jump to `moved` if producer->last is not `last`, else set it. */
+#define RELAY_RING_NAME_CLAIM												\
+	"cmpq %[old_last], %c[last](%[producer])\n"										\
+	"jnz %l[moved]\n"												\
+	"movq %[new_last], %c[last](%[producer])\n"
+#define RELAY_RING_NAME_CLAIM_CLOBBERS "rax", "rcx"
 
 /* clang-format on */

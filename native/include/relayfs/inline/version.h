@@ -8,6 +8,8 @@
 #ifndef RELAYFS_INLINE_VERSION_H
 #define RELAYFS_INLINE_VERSION_H
 
+#include <stdint.h>
+
 enum {
 	RELAY_INLINE_VERSION = 1, /* less than RELAY_INLINE_VERSIONS */
 	RELAY_INLINE_VERSIONS = 8
@@ -15,5 +17,13 @@ enum {
 
 /* Always inlined. The address of such a function is that of the library's. */
 #define RELAY_INLINE extern __inline__ __attribute__((__gnu_inline__, __always_inline__, __artificial__))
+
+/* The model of thread-local variables. With initial-exec, code accesses them without a function call. glibc reserves
+ * space for such variables of libraries that dlopen(3) loads; musl refuses to load such libraries. */
+#ifdef __GLIBC__
+#define RELAY_TLS __attribute__((__tls_model__("initial-exec")))
+#else
+#define RELAY_TLS
+#endif
 
 #endif

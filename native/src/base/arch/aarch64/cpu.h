@@ -27,12 +27,6 @@ static inline bool relay_u128_cmpxchg(struct relay_u128 *two, uint64_t old_first
 	return first == old_first && second == old_second;
 }
 
-static inline bool relay_local_cmpxchg(uint64_t *word, uint64_t old, uint64_t new)
-{
-	/* Acquire: what the thread or handler stored that released the word. */
-	return __atomic_compare_exchange_n(word, &old, new, false, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED);
-}
-
 static inline uint64_t relay_clock_tsc(void)
 {
 	uint64_t count;

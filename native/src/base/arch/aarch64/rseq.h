@@ -48,14 +48,6 @@
 	"stlr %[next], [%[latch]]\n"
 #define RELAY_PASS_CLOBBERS "x9"
 
-/* Of relay_rseq_ring_reserve(): jump to `moved` if producer->last is not `last`, else set it. */
-#define RELAY_RING_NAME_CLAIM												\
-	"ldr x9, [%[producer], %[last]]\n"										\
-	"cmp x9, %[old]\n"												\
-	"b.ne %l[moved]\n"												\
-	"str %[new], [%[producer], %[last]]\n"
-#define RELAY_RING_NAME_CLAIM_CLOBBERS "x9", "x10", "x11"
-
 /* The last store of a section is a store-release, which later stores may overtake. */
 #define RELAY_RSEQ_IS_OVERTAKEN 1
 

@@ -16,17 +16,6 @@ static inline bool relay_u128_cmpxchg(struct relay_u128 *two, uint64_t old_first
 	return swapped;
 }
 
-/* Without a lock prefix, because a signal handler of this thread interrupts between instructions. */
-static inline bool relay_local_cmpxchg(uint64_t *word, uint64_t old, uint64_t new)
-{
-	bool is_swapped;
-	__asm__ volatile("cmpxchgq %[new], %[word]"
-	                 : "=@ccz"(is_swapped), [word] "+m"(*word), "+a"(old)
-	                 : [new] "r"(new)
-	                 : "memory");
-	return is_swapped;
-}
-
 static inline uint64_t relay_clock_tsc(void)
 {
 	uint32_t low, high, cpu;

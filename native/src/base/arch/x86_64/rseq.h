@@ -42,13 +42,6 @@
 	"movq %[next], (%[latch])\n"
 #define RELAY_PASS_CLOBBERS "rax"
 
-/* Of relay_rseq_ring_reserve(): jump to `moved` if producer->last is not `last`, else set it. */
-#define RELAY_RING_NAME_CLAIM												\
-	"cmpq %[old], %c[last](%[producer])\n"										\
-	"jnz %l[moved]\n"												\
-	"movq %[new], %c[last](%[producer])\n"
-#define RELAY_RING_NAME_CLAIM_CLOBBERS "rax", "rcx"
-
 /* Stores become visible in program order. */
 #define RELAY_RSEQ_IS_OVERTAKEN 0
 
