@@ -9,6 +9,7 @@ smallest, in the same run. The status is 1 if one is missed.
 
 import os
 import select
+import signal
 import subprocess
 import sys
 import tempfile
@@ -192,6 +193,16 @@ def add_idle(samples: Samples, server: Server, n: int) -> None:
     samples.add(f"descriptors {n}", server.n_descriptors())
 
 
+def add_pause(samples: Samples, server: Server, n: int) -> Server:
+    """Measure how long a stat(2) of a relay file takes that begins when the server dies; return its successor."""
+    mount = server.mount
+    os.kill(server.pid, signal.SIGKILL)
+    begun = time.perf_counter()
+    os.stat(mount.path / f"{name(n - 1)}0")
+    samples.add(f"pause {n}", 1000 * (time.perf_counter() - begun))
+    return Server(mount, server_of(mount))
+
+
 def add_killed(samples: Samples, server: Server, program: Path, n: int) -> None:
     """Measure how soon it is counted as lost what producers had reserved when all of them were killed."""
     n_producers = min(PRODUCERS, n)
@@ -238,6 +249,7 @@ def measure_one(samples: Samples, program: Path, n: int) -> None:
             server = start(mount)
             samples.add(f"start {n}", 1000 * (time.perf_counter() - begun))
             add_idle(samples, server, n)
+            server = add_pause(samples, server, n)
             add_tree(samples, server, n)
             add_killed(samples, server, program, n)
         finally:
@@ -277,7 +289,8 @@ def main() -> int:
         Limit(f"idle with {many:,} channels, % of a CPU", f"idle CPU % {many}", most=1.0),
         Limit(f"memory with {many:,} channels, MB", f"memory MB {many}", most=100.0),
         Limit(f"descriptors: {many:,} channels, times {few:,}", f"descriptors {many}", f"descriptors {few}", most=1.5),
-        Limit(f"start with {many:,} channels, ms more", f"start {many}", most=1000.0),
+        Limit(f"start with {many:,} channels, ms", f"start {many}", most=1000.0),
+        Limit(f"pause after the server's death with {many:,} channels, ms", f"pause {many}", most=500.0),
     ]
     return judge(lambda: measure(counts), limits, "ms, if not said otherwise")
 

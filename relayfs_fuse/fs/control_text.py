@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from relayfs_fuse.fs.kinds.damaged import DamagedChannel
     from relayfs_fuse.fs.tree import Tree
 
+# The most bytes of the lines of a channel, without its path.
+LINES_MAX = 1024
 # The first line. It is a comment, so that the contents can be written back as commands.
 _HEAD = "# Commands are written here, one a line: see relayfs(5). error_log says why one was refused."
 
@@ -38,6 +40,7 @@ class ControlText:
 
     def text(self) -> bytes:
         """Return the contents."""
+        self._tree.unloaded.load_all()
         channels = [self._tree.channels[path] for path in sorted(self._tree.channels)]
         created = [_create_lines(channel) for channel in channels]
         damaged: list[StoredChannel | DamagedChannel] = [*self._tree.damaged.values(), *channels]
@@ -47,10 +50,15 @@ class ControlText:
         return os.fsencode("".join(f"{line}\n" for line in lines if line))
 
     def length(self) -> int:
-        """Return the length of the contents in bytes, with mode and owner of each channel as they were last seen."""
+        """Return the length of the contents in bytes, with mode and owner of each channel as they were last seen.
+
+        While there are channels that are not loaded yet, it is an upper limit.
+        """
         while self.measure():
             pass
-        return self._sum + _length([_HEAD, *self._trace_lines()])
+        unloaded = self._tree.unloaded
+        most = 2 * unloaded.n_bytes + LINES_MAX * unloaded.n
+        return self._sum + most + _length([_HEAD, *self._trace_lines()])
 
     def measure(self) -> bool:
         """Measure the lines of a channel that was changed; False: all are measured."""

@@ -134,6 +134,7 @@ class Directory(Node):
         directories in it
     mode: permission bits if store_path is None
     is_tentative: whether it was made for a channel that is still being made, and goes if that fails
+    n_unloaded: how many directories will be in it when channels are loaded
     """
 
     mode = 0o555
@@ -142,6 +143,7 @@ class Directory(Node):
         super().__init__(name)
         self.store_path = store_path
         self.is_tentative = False
+        self.n_unloaded = 0
         self._children: dict[str, Node] = {}
         # Kept up to date for st_nlink, which the kernel asks for at each lookup of a path through the directory.
         self._n_inside = 0
@@ -154,7 +156,7 @@ class Directory(Node):
     @property
     def n_directories(self) -> int:
         """How many directories are in it."""
-        return self._n_inside
+        return self._n_inside + self.n_unloaded
 
     @property
     def is_removed_by_name(self) -> bool:

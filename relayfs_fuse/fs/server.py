@@ -19,7 +19,7 @@ import pyfuse3
 from relayfs_fuse import native
 from relayfs_fuse.errors import CommandError, StoreError
 from relayfs_fuse.fs import mounts
-from relayfs_fuse.fs.commands.channel import Commands
+from relayfs_fuse.fs.commands.channel import LOG_CHANNEL, Commands
 from relayfs_fuse.fs.control_text import ControlText
 from relayfs_fuse.fs.counter_files import CounterDirectory
 from relayfs_fuse.fs.counters import Counters
@@ -31,9 +31,10 @@ from relayfs_fuse.fs.nodes import ControlFile, CounterNamesFile, CountersFile, E
 from relayfs_fuse.fs.requests.announcements import Announcements
 from relayfs_fuse.fs.requests.files import Operations
 from relayfs_fuse.fs.requests.merging import Merging
+from relayfs_fuse.fs.requests.names import LOADED_AT_ONCE
 from relayfs_fuse.fs.requests.streams import Streams
 from relayfs_fuse.fs.requests.waiting import Waiting
-from relayfs_fuse.fs.store import Problem, Store
+from relayfs_fuse.fs.store import Problem, Removed, Store, Unread
 from relayfs_fuse.fs.supervise import keep
 from relayfs_fuse.fs.taking import Taking
 from relayfs_fuse.fs.traces.cards import Cards
@@ -42,6 +43,7 @@ from relayfs_fuse.fs.traces.registry import Traces
 from relayfs_fuse.fs.traces.triggers import Triggers
 from relayfs_fuse.fs.traces.watch import Tracing
 from relayfs_fuse.fs.tree import Tree
+from relayfs_fuse.fs.unloaded import Unloaded
 from relayfs_fuse.fs.upkeep import Counting, Flushing, Throttled, forget_removed, survey, unmap_unused
 
 if TYPE_CHECKING:
@@ -55,6 +57,9 @@ TASKS_MAX = 1_000_000
 
 # A server that is replaced has finished its jobs if so many looks in a row, so long apart, find no thread at work.
 IDLE_LOOKS, IDLE_LOOK_S = 3, 0.002
+
+# How many channels are loaded before the mount answers.
+LOADED_FIRST = 64
 
 # On each of these signals a server unmounts and ends.
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
@@ -79,6 +84,7 @@ class Server:
         self._tree = Tree()
         self._tree.identify = self._store.identify
         self._tree.is_inherited = goes_on
+        self._tree.unloaded = Unloaded(self._load)
         self._store.channels = self._tree.channels
         self._waiting = Waiting()
         self._streams = Streams(self._waiting, Taking(self._notes))
@@ -90,6 +96,8 @@ class Server:
         self._place = handover.place
         self._has_signal = False
         self._is_replaced = False
+        # The paths of channels above which there may be implicit directories without channels.
+        self._gone: list[str] = []
         self._control = ControlText(self._tree, self._trace_lines)
         self._tree.attach(
             self._tree.root,
@@ -106,7 +114,6 @@ class Server:
         self._traces = self._open_traces()
         self._scan()
         self._tree.is_inherited = False
-        self._store.survey()
         self._flushing = Flushing(self._tree, self._traces)
         self._tracing = Tracing(self._traces, self._triggers, self._announcements)
         traces = (self._traces, self._triggers) if self._traces and self._triggers else None
@@ -200,17 +207,25 @@ class Server:
         nursery.start_soon(keep, self._merging.run, "merging")
         nursery.start_soon(keep, self._flushing.run, "flush_interval")
         nursery.start_soon(keep, unmap_unused, "unmapping buffers")
-        nursery.start_soon(keep, self._measure_control, "measuring control")
-        if self._counters is not None:
-            counting = Counting(self._counters, self._tree, self._report_counters)
-            nursery.start_soon(keep, counting.run, "counters")
         nursery.start_soon(keep, self._tracing.run, "tracing")
-        nursery.start_soon(keep, partial(survey, self._store), "surveying the store")
+        nursery.start_soon(self._work_on_channels, nursery)
         await self._announce()
         nursery.start_soon(keep, partial(forget_removed, self._tree, self._tracing.announcements), "forgetting names")
         nursery.start_soon(keep, self._watch_mount, "watching the mount")
         if self._traces is not None and self._traces.deaths is not None:
             nursery.start_soon(keep, self._traces.deaths.run, "crash cards")
+
+    async def _work_on_channels(self, nursery: trio.Nursery) -> None:
+        """Load the channels that are not loaded yet, and start the tasks that are about all of them."""
+        await keep(self._load_rest, "loading channels")
+        nursery.start_soon(keep, self._measure_control, "measuring control")
+        if self._counters is not None:
+            counting = Counting(self._counters, self._tree, self._report_counters)
+            nursery.start_soon(keep, counting.run, "counters")
+        nursery.start_soon(keep, partial(survey, self._store), "surveying the store")
+        gone, self._gone = self._gone, []
+        for path in gone:
+            await self._operations.implicit.remove_above(path)
 
     async def _announce(self) -> None:
         # Abandoned if the server ends meanwhile, as it does not answer requests of its own threads then.
@@ -247,6 +262,14 @@ class Server:
             log.info(mounts.MAPS_NO_FILES)
         if not tap.can_hand_over():
             log.info("if this server dies, open files fail and the mount has to be made again: Linux 6.9 avoids that")
+
+    async def _load_rest(self) -> None:
+        """Load the channels that were there at the start and that nobody has asked for, between requests."""
+        while self._tree.unloaded.load_some(LOADED_AT_ONCE):
+            await trio.lowlevel.checkpoint()
+        gc.freeze()  # what was made of them lives as long as they do: no collection walks it
+        await trio.to_thread.run_sync(self._store.survey, abandon_on_cancel=True)
+        self._operations.loaded.set()
 
     async def _measure_control(self) -> None:
         """Measure the lines of the channels that were there at the start, so that no stat(2) has to do that."""
@@ -314,7 +337,8 @@ class Server:
 
         def show() -> None:
             counters.mirror()
-            counters.show(self._tree.channels)
+            if not self._tree.unloaded:
+                counters.show(self._tree.channels)
 
         refresh = Throttled(show)
 
@@ -360,25 +384,44 @@ class Server:
 
     def _scan(self) -> None:
         for found in self._store.scan(self._traces.names if self._traces is not None else ()):
-            if isinstance(found, StoredChannel):
-                self._scan_channel(found)
-            elif isinstance(found, DamagedChannel):
-                self._scan_damaged(found)
+            if isinstance(found, Unread):
+                self._tree.add_unloaded(found.path)
             elif isinstance(found, Problem):
                 self._report(found.path, found.message)
             else:
                 self._tree.add_directory(found)
+        self._tree.unloaded.load_some(LOADED_FIRST)
         if self._traces is not None:
             self._traces.show_all()
+            self._tree.find(LOG_CHANNEL)
             self._traces.note_log()
 
-    def _scan_channel(self, channel: StoredChannel) -> None:
+    def _load(self, path: str) -> None:
+        """Show what is in a directory that the scan has not looked into: a channel."""
+        self._tree.stats_directory(path.rpartition("/")[0]).n_unloaded -= 1
+        before, self._tree.is_inherited = self._tree.is_inherited, bool(self._handover.died[0])
+        for found in self._store.load(path):
+            if isinstance(found, Problem):
+                self._report(found.path, found.message)
+            elif isinstance(found, Removed):
+                self._gone.append(path)
+                self._tree.prune_stats(path.rpartition("/")[0])
+            elif isinstance(found, str):
+                self._tree.add_directory(found)
+            else:
+                self._show(found)
+        self._tree.is_inherited = before
+
+    def _show(self, channel: StoredChannel | DamagedChannel) -> None:
         try:
-            self._tree.check_free(channel.path, channel.relay_paths)
+            self._tree.check_free(channel.path, list(channel.relay_paths))
         except CommandError as error:
             self._report(channel.path, f"{channel.directory} cannot be shown: {error.message}")
-        else:
+            return
+        if isinstance(channel, StoredChannel):
             self._tree.add_channel(channel)
+        else:
+            self._tree.add_damaged(channel)
 
     def _let_go(self, channel: StoredChannel | DamagedChannel) -> None:
         """Release what the kernel and the ledger have of a channel that is removed, once none of its files is open."""
@@ -387,14 +430,6 @@ class Server:
             if stored.backing.number:
                 # Later, because an open(2) that was just answered with this backing id would fail with EIO.
                 stored.closed += (partial(tap.backing_close, stored.backing.number),)
-
-    def _scan_damaged(self, channel: DamagedChannel) -> None:
-        try:
-            self._tree.check_free(channel.path, list(channel.relay_paths))
-        except CommandError as error:
-            self._report(channel.path, f"{channel.directory} cannot be shown: {error.message}")
-        else:
-            self._tree.add_damaged(channel)
 
     def _report_counters(self) -> None:
         self._report("counters", "somebody has damaged the counters: they are shown as they were")

@@ -65,6 +65,8 @@ FRESH_S = 0.5
 RECHARGED_MAX = 128
 # How long make_room() waits for memory that is being unmapped.
 FREEING_S = 2.0
+# st_nlink of a directory in which there is no other one, and st_size of one of tmpfs in which there is nothing.
+NLINK_EMPTY, SIZE_EMPTY = 2, 40
 ROOT_NAME = ".root"
 COUNTERS_NAME = ".counters"
 CRASHED_NAME = ".crashed"
@@ -80,8 +82,24 @@ class Problem:
     message: str
 
 
-# What scan() yields: the path of a plain directory, a channel, or a part of the store that cannot be shown.
-Found: TypeAlias = str | StoredChannel | DamagedChannel | Problem
+@dataclass(frozen=True)
+class Unread:
+    """A directory that has files, and was not looked into: that of a channel, if they can be used."""
+
+    path: str
+
+
+@dataclass(frozen=True)
+class Removed:
+    """A channel that a server which died was removing, and that is removed now."""
+
+    path: str
+
+
+# What scan() yields: the path of a plain directory, or one of these.
+Found: TypeAlias = str | Unread | Problem
+# What load() yields: the path of a plain directory, a channel, or a part of the store that cannot be shown.
+Loaded: TypeAlias = str | StoredChannel | DamagedChannel | Removed | Problem
 
 
 class Store:
@@ -289,7 +307,7 @@ class Store:
         self.ledger.remove_directory(path)
 
     def scan(self, traces: Container[str] = ()) -> Iterator[Found]:
-        """Yield all channels and plain directories, parents first, and what cannot be shown.
+        """Yield the directories of all channels, and plain ones, parents first, and what cannot be shown.
 
         Files that a dead server has left half made or half removed are deleted.
 
@@ -319,14 +337,14 @@ class Store:
                 continue
             try:
                 check_path(path)
-                inner = None if _holds_files(entry.path) else self._entries(path)
+                inner = None if _seems_to_hold_files(entry) else self._entries(path)
             except CommandError as error:
                 yield Problem(path, str(error))
             except OSError as error:
                 yield _unusable(path, entry.path, error)
             else:
                 if inner is None:
-                    yield from self._scan_channel(path)
+                    yield Unread(path)
                 else:
                     yield path
                     left += inner
@@ -343,9 +361,17 @@ class Store:
                 shown.append((f"{path}/{entry.name}" if path else entry.name, entry))
         return shown
 
-    def _scan_channel(self, path: str) -> Iterator[Found]:
+    def load(self, path: str) -> Iterator[Loaded]:
+        """Yield what there is in a directory that scan() has not looked into.
+
+        A channel that a dead server was removing is removed.
+        """
         directory = self.locate(path)
         try:
+            if not _holds_files(directory):
+                self._entries(path)
+                yield path
+                return
             channel = StoredChannel(path, directory)
         except BadMemoryError as error:
             yield Problem(path, str(error))
@@ -359,6 +385,7 @@ class Store:
                 # A server died while it removed the channel, or a program that may write to the buffer set the flag.
                 log.info("%s was closed: it is removed", path)
                 self.remove(channel)
+                yield Removed(path)
             else:
                 self.ledger.add(_charges_of(channel))
                 for stored in channel.buffers:
@@ -425,6 +452,15 @@ def _check_directory(directory: str) -> None:
             f"cannot use {directory} as a store: it must belong to user {os.geteuid()} and be writable to "
             f"nobody else; it belongs to {status.st_uid} and has mode {stat.S_IMODE(status.st_mode):04o}"
         )
+
+
+def _seems_to_hold_files(entry: os.DirEntry[str]) -> bool:
+    """Do as _holds_files(), but take a directory that has names, and no directories, for one with files; OSError.
+
+    tmpfs counts both, so that of many thousands of channels none has to be opened.
+    """
+    status = entry.stat(follow_symlinks=False)
+    return status.st_size != SIZE_EMPTY if status.st_nlink == NLINK_EMPTY else _holds_files(entry.path)
 
 
 def _holds_files(directory: str) -> bool:

@@ -35,6 +35,7 @@ from relayfs_fuse.fs.nodes import (
     TextFile,
     TraceDirectory,
 )
+from relayfs_fuse.fs.unloaded import Unloaded
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
 
 # The number of the root, which the kernel chooses.
 ROOT_INODE = 1
+STATS_NAME = ".channels"
 # Inode numbers; see _numbers_of().
 _HASH_BITS = 62
 _VIEW = 1 << _HASH_BITS
@@ -56,7 +58,8 @@ class Tree:
 
     root: the root directory
     stats_root: .channels
-    channels, damaged: the channels that are shown, by path
+    channels, damaged: the channels that are loaded, by path
+    unloaded: the others; child(), children() and find() load what they are asked for
     identify: returns a number for a path in the store that changes if another directory gets the path; 0: there is none
     is_inherited: whether the kernel may remember the nodes that are added, because another server has shown them
     touched: is called with the inode number of a directory whose attributes have changed
@@ -74,8 +77,9 @@ class Tree:
         self.root = Directory("", store_path="")
         self.root.inode = ROOT_INODE
         self._inodes[ROOT_INODE] = self.root
-        self.stats_root = Directory(".channels")
+        self.stats_root = Directory(STATS_NAME)
         self.attach(self.root, self.stats_root)
+        self.unloaded = Unloaded(len)
         self.channels: dict[str, StoredChannel] = {}
         self.damaged: dict[str, DamagedChannel] = {}
         self._views: dict[tuple[Node, int], Node] = {}
@@ -87,6 +91,14 @@ class Tree:
 
         The kernel may know it from another server, and this one may not have made it yet.
         """
+        node = self.known(inode)
+        if node is None and self.unloaded:
+            self.unloaded.load_all()
+            node = self.known(inode)
+        return node
+
+    def known(self, inode: int) -> Node | None:
+        """Return the node with an inode number, unless a channel has to be loaded for that."""
         node = self._inodes.get(inode)
         if node is None and inode & _VIEW:
             viewed = self._viewed.get(inode >> _UID_BITS & (1 << _HASH_BITS - _UID_BITS) - 1)
@@ -103,8 +115,24 @@ class Tree:
         for name in path.split("/") if path else ():
             if not isinstance(node, Directory):
                 return None
-            node = node.children.get(name)
+            node = self.child(node, name)
         return node
+
+    def child(self, directory: Directory, name: str) -> Node | None:
+        """Return the node of a name in a directory; None: there is none."""
+        if self.unloaded:
+            self.unloaded.load(_stored_path(directory), name)
+        return directory.children.get(name)
+
+    def children(self, directory: Directory) -> dict[str, Node]:
+        """Return all nodes in a directory, by name."""
+        if self.unloaded:
+            self.unloaded.load_all(_stored_path(directory))
+        return directory.children
+
+    def load_some(self, directory: Directory, n: int) -> bool:
+        """Load up to so many of the channels of a directory; return whether there may be others."""
+        return bool(self.unloaded) and self.unloaded.load_some(n, _stored_path(directory))
 
     def attach(self, parent: Directory, node: Node) -> None:
         """Add a node to a directory, and give it an inode number."""
@@ -248,6 +276,11 @@ class Tree:
         parent, _, name = channel.path.rpartition("/")
         self.attach(self.stats_directory(parent), StatsDirectory(name, self, lambda: self._channel_files(channel)))
 
+    def add_unloaded(self, path: str) -> None:
+        """Note that a channel may be at a path; the directory above must exist."""
+        self.unloaded.add(path)
+        self.stats_directory(path.rpartition("/")[0]).n_unloaded += 1
+
     def add_damaged(self, channel: DamagedChannel) -> None:
         """Add the files of a damaged channel."""
         self.damaged[channel.path] = channel
@@ -265,7 +298,7 @@ class Tree:
         self.channels.pop(channel.path, None)
         self.damaged.pop(channel.path, None)
         self._tell(channel.path)
-        for node in map(self.find, (*channel.relay_paths, f".channels/{channel.path}")):
+        for node in map(self.find, (*channel.relay_paths, f"{STATS_NAME}/{channel.path}")):
             if node is not None:
                 self.detach(node)
         self.prune_stats(channel.path.rpartition("/")[0])
@@ -304,8 +337,8 @@ class Tree:
     def prune_stats(self, path: str) -> None:
         """Remove the directory at a path in .channels, and those above it, if they are empty."""
         while path:
-            node = self.find(f".channels/{path}")
-            if not isinstance(node, Directory) or node.children:
+            node = self.find(f"{STATS_NAME}/{path}")
+            if not isinstance(node, Directory) or self.children(node):
                 return
             self.detach(node)
             path = path.rpartition("/")[0]
@@ -329,7 +362,7 @@ class Tree:
         if isinstance(parent, StatsDirectory) and not node.removed:
             inode = parent.inode + (parent.n_made << INSIDE_BITS[parent.bits])
         else:
-            path = node.path.removeprefix(".channels/")
+            path = node.path.removeprefix(f"{STATS_NAME}/")
             about = f"{parent.inode} {node.name} {node.identity or self.identify(path)}"
             inode = (
                 int.from_bytes(hashlib.blake2b(os.fsencode(about), digest_size=8).digest(), "little") >> 64 - _HASH_BITS
@@ -347,6 +380,12 @@ class Tree:
         """Whether no node that is shown has a number; a removed one that the kernel remembers may be the same again."""
         node = self._inodes.get(inode)
         return node is None or node.removed
+
+
+def _stored_path(directory: Directory) -> str:
+    """Return the path in the store of what a directory of the mount shows, or one of .channels."""
+    path = directory.path
+    return "" if path == STATS_NAME else path.removeprefix(f"{STATS_NAME}/")
 
 
 def _buffer_stats(channel: StoredChannel, stored: Stored[Any]) -> Iterator[Node]:

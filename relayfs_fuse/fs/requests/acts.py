@@ -54,6 +54,7 @@ class Acts:
     journal: of these, those on commands
     naming: the lock that is held while names are added or removed
     implicit: removes directories above a removed channel
+    loaded: is set when all channels of the store are loaded, which tells what names and memory are free
     """
 
     streams: Streams
@@ -66,6 +67,7 @@ class Acts:
     journal: Journal
     naming: trio.Lock
     implicit: ImplicitDirectories
+    loaded: trio.Event
     _turns: Turns = field(default_factory=Turns)
     _joins: Turns = field(default_factory=Turns)
 
@@ -78,6 +80,7 @@ class Acts:
         """Carry out the lines written to counters.names; CommandError: the first line that was refused."""
         counters = self.counters
         assert counters is not None
+        await self.loaded.wait()
         line = ""
         entry = self.journal.open(unique)
 
@@ -112,6 +115,7 @@ class Acts:
             raise failure(errno.EBUSY)
         handle.is_busy = True
         try:
+            await self.loaded.wait()
             async with self._joins.of(handle.opener.uid):
                 await self._take_part(handle, request)
         finally:
@@ -143,6 +147,7 @@ class Acts:
         """
         entry = self.journal.open(unique)
         try:
+            await self.loaded.wait()
             async with self._turns.of(opener.uid):
                 for line in self.commands.lines(text)[entry.n_done :]:
                     begun = entry if entry.was_begun else None

@@ -89,8 +89,9 @@ class Operations(NameOperations):
         if counters is not None:
             self.requests = counters.requests
         self._acts = Acts(
-            streams, merging, commands, counters, tracing, errors, notes, self._journal, self._naming, self._implicit
-        )
+            streams, merging, commands, counters, tracing, errors, notes, self._journal, self._naming, self.implicit,
+            self.loaded,
+        )  # fmt: skip
         self._files = OpenFiles(notes, tree, self._budget)
 
     # ---------------------------------------------------------------- attributes

@@ -44,6 +44,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+# The number of channels that are loaded before other requests are served.
+LOADED_AT_ONCE = 4
 # How long the kernel may use what it knows of a directory. Each path through the mount needs that of all directories in
 # it. The server tells the kernel when it changes a directory; only the store's owner can do so without the server.
 DIRECTORY_S = 1.0
@@ -92,7 +94,9 @@ class NameOperations(pyfuse3.Operations):
     notes: for the next server, if this one dies
     handover: says which server was before this one
     requests: counts requests and errors
+    implicit: removes directories above a removed channel
     begun: is set when the kernel's first request, FUSE_INIT, is being answered
+    loaded: is set when all channels of the store are loaded, for which writes to control wait
     """
 
     # The kernel must not look up "." and "..", which the tree does not have.
@@ -121,9 +125,10 @@ class NameOperations(pyfuse3.Operations):
         self._next_handle = handover.generation << 32 | 1
         # Held while names are added to the tree or removed from it by commands, mkdir(2) and rmdir(2).
         self._naming = trio.Lock()
-        self._implicit = ImplicitDirectories(store, tree, announcements, self._naming)
+        self.implicit = ImplicitDirectories(store, tree, announcements, self._naming)
         self.requests = Requests()
         self.begun = trio.Event()
+        self.loaded = trio.Event()
         tree.touched = self._forget_attributes
 
     def init(self) -> None:
@@ -133,7 +138,7 @@ class NameOperations(pyfuse3.Operations):
     async def lookup(self, parent_inode: int, name: bytes, ctx: pyfuse3.RequestContext) -> pyfuse3.EntryAttributes:
         """Look up a name in a directory."""
         parent, text = self._directory(parent_inode), os.fsdecode(name)
-        node = parent.children.get(text) or self._unlisted(parent, text)
+        node = self._tree.child(parent, text) or self._unlisted(parent, text)
         if node is None:
             raise pyfuse3.FUSEError(errno.ENOENT)
         node = self._tree.view(node, ctx.uid)
@@ -144,13 +149,16 @@ class NameOperations(pyfuse3.Operations):
     async def forget(self, inode_list: Sequence[tuple[int, int]]) -> None:
         """Subtract lookups that the kernel has forgotten; nodes without any are freed if they were removed."""
         for inode, lookups in inode_list:
-            node = self._tree.node(inode)
+            node = self._tree.known(inode)
             if node is not None:
                 self._tree.forget(node, lookups)
 
     async def opendir(self, inode: int, ctx: pyfuse3.RequestContext) -> int:
         """Open a directory: readdir(2) will list it as it is now."""
-        listing = list(self._directory(inode).children.items())
+        directory = self._directory(inode)
+        while self._tree.load_some(directory, LOADED_AT_ONCE):
+            await trio.lowlevel.checkpoint()
+        listing = list(directory.children.items())
         handle = self._new_handle()
         self._budget.hold(handle, NAME_BYTES * len(listing), ctx.uid)
         self._listings[handle] = listing
@@ -187,7 +195,7 @@ class NameOperations(pyfuse3.Operations):
     def _list_again(self, handle: int) -> list[tuple[str, Node]]:
         """Return the listing of a directory that a dead server had open, as it was then."""
         uid, inode, *names = os.fsdecode(self._notes.get(OPEN_DIRECTORY, handle) or b"0/0").split("/")
-        children = self._directory(int(inode)).children
+        children = self._tree.children(self._directory(int(inode)))
         gone = TextFile("", bytes)
         gone.removed = True
         listing = self._listings[handle] = [(name, children.get(name, gone)) for name in names if name]
@@ -211,7 +219,7 @@ class NameOperations(pyfuse3.Operations):
             check_name(text)
             path = f"{parent.store_path}/{text}" if parent.store_path else text
             request = self._journal.open(unique)
-            there = parent.children.get(text)
+            there = self._tree.child(parent, text)
             if path in self._tree.channels or (there is not None and not request.was_begun):
                 raise pyfuse3.FUSEError(errno.EEXIST)
             request.begin()
@@ -233,7 +241,7 @@ class NameOperations(pyfuse3.Operations):
         by_server, unique = self._announcements.is_asking(tap.request().pid), tap.request().number
         async with self._naming:
             parent = self._directory(parent_inode)
-            node = parent.children.get(os.fsdecode(name))
+            node = self._tree.child(parent, os.fsdecode(name))
             request = self._journal.open(unique)
             self._journal.close(unique)
             if node is None and request.was_begun:
@@ -248,7 +256,7 @@ class NameOperations(pyfuse3.Operations):
                 return
             if node.store_path is None:
                 raise pyfuse3.FUSEError(errno.EPERM)
-            if node.children:
+            if self._tree.children(node):
                 raise pyfuse3.FUSEError(errno.ENOTEMPTY)
             # If the announcing thread is late, another program may have made a directory of the same name meanwhile.
             if by_server and not self._store.is_implicit(node.store_path):
@@ -258,12 +266,12 @@ class NameOperations(pyfuse3.Operations):
             self._tree.detach(node)
             # An implicit directory goes with the last channel in it, or when the next server finds it empty. A user has
             # emptied this one, so it is to stay.
-            if not by_server and not parent.children and parent.store_path:
+            if not by_server and not self._tree.children(parent) and parent.store_path:
                 self._store.keep_directory(parent.store_path)
 
     async def unlink(self, parent_inode: int, name: bytes, ctx: pyfuse3.RequestContext) -> None:
         """Refuse, because only `remove` in control removes the files of a channel; error_log says so."""
-        node = self._directory(parent_inode).children.get(os.fsdecode(name))
+        node = self._tree.child(self._directory(parent_inode), os.fsdecode(name))
         if isinstance(node, BufferFile):
             hint = f"only a whole channel can be removed: write `remove {node.stored.channel.path}` to control"
             self._errors.notice(f"unlink {node.path}", hint, len("unlink "))

@@ -13,6 +13,7 @@ import logging
 import os
 import time
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from relayfs_fuse.errors import failure
@@ -25,7 +26,7 @@ from relayfs_fuse.fs.notes import KEPT, OPEN_FILE, RECORD, TEXT
 from relayfs_fuse.fs.opener import Opener, Opening
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from relayfs_fuse.fs.kinds.base import Stored
     from relayfs_fuse.fs.kinds.handles import Handle
@@ -80,6 +81,7 @@ class OpenFiles:
         request = opening.request
         about = {
             "node": node.inode,
+            "path": node.path,
             "open": request.number,
             "flags": opening.flags,
             "stream": opening.as_stream,
@@ -157,9 +159,13 @@ class OpenFiles:
 
     def _buffer(self, number: int) -> Stored[Any] | None:
         """Return the buffer with an inode number, whose channel is shown or that is open; None: there is none."""
-        shown = (stored for channel in self._tree.channels.values() for stored in channel.buffers)
-        opened = (file.handle.stored for file in self._files.values() if isinstance(file.handle, StoredHandle))
-        return next((stored for stored in (*opened, *shown) if stored.inode == number), None)
+        opened = [file.handle.stored for file in self._files.values() if isinstance(file.handle, StoredHandle)]
+        return next((stored for stored in chain(opened, self._shown()) if stored.inode == number), None)
+
+    def _shown(self) -> Iterator[Stored[Any]]:
+        self._tree.unloaded.load_all()
+        for channel in self._tree.channels.values():
+            yield from channel.buffers
 
     def _open_again(
         self,
@@ -171,7 +177,9 @@ class OpenFiles:
     ) -> Handle:
         opening = _opening(number, about)
         try:
-            node = self._tree.node(about["node"])
+            if "path" in about:
+                self._tree.find(about["path"])
+            node = self._tree.known(about["node"]) if "path" in about else self._tree.node(about["node"])
             if "in" in about:
                 parent, name = about["in"]
                 directory = self._tree.node(parent)

@@ -1,0 +1,128 @@
+"""The server dies where there are many channels: the next one answers before it has loaded all of them."""
+
+import errno
+import os
+import signal
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mounts import Mount, opened, wait_until
+
+from relayfs_fuse import native
+from relayfs_fuse.fs.server import LOADED_FIRST
+
+DIED = "WARNING: the server before, process .* has died"
+MANY, BATCH = 5 * LOADED_FIRST, 80
+OPTIONS = "subbuf_size=4096 n_subbufs=1"
+
+
+class Asking(threading.Thread):
+    """A thread that makes one request, whose result or errno it keeps."""
+
+    def __init__(self, ask: Callable[[], Any]) -> None:
+        super().__init__(daemon=True)
+        self._ask = ask
+        self.result: Any = None
+        self.start()
+
+    def run(self) -> None:
+        try:
+            self.result = self._ask()
+        except OSError as error:
+            self.result = errno.errorcode[error.errno or 0]
+
+    def waits(self) -> bool:
+        """Whether the kernel has the request, which nobody has answered."""
+        return "request_wait" in Path(f"/proc/self/task/{self.native_id}/wchan").read_text()
+
+
+def ask_next(mount: Mount, asked: dict[str, Callable[[], Any]]) -> dict[str, Any]:
+    """Have the next server find these requests when it begins; return their results."""
+    server = mount.server
+    os.kill(server, signal.SIGSTOP)
+    asking = {name: Asking(ask) for name, ask in asked.items()}
+    for name, one in asking.items():
+        wait_until(one.waits, f"{name} waits")
+    os.kill(server, signal.SIGKILL)
+    for one in asking.values():
+        one.join()
+    return {name: one.result for name, one in asking.items()}
+
+
+@pytest.fixture
+def many(mount: Mount) -> Mount:
+    """Give a mount with channels in `first`, more than are loaded before it answers, and in `last`."""
+    mount.expect(DIED)
+    for begin in range(0, MANY, BATCH):
+        mount.command("".join(f"create first/{number} {OPTIONS}\n" for number in range(begin, begin + BATCH)))
+    mount.command("".join(f"create last/{name} {OPTIONS}\n" for name in ("a", "a1", "read", "shown", "removed")))
+    mount.command(f"create last/single buffers=single {OPTIONS}\ncreate last/inner/c {OPTIONS}\n")
+    return mount
+
+
+def test_requests_are_answered_before_all_channels_are_loaded(many: Mount) -> None:
+    exact = len(many.control.read_bytes())
+    size = ask_next(many, {"control": lambda: os.stat(many.control).st_size})["control"]
+    # So it is while it is an upper limit, because there are channels whose lines are not known yet.
+    assert size > exact
+    assert len(many.control.read_bytes()) == exact
+    wait_until(lambda: os.stat(many.control).st_size == exact, "the size of control is exact again")
+
+
+def test_each_request_finds_the_channel_that_it_is_about(many: Mount) -> None:
+    directory, shown = many.path / "last", many.path / ".channels/last"
+    (directory / "read0").write_bytes(b"line\n")
+    names, numbers = sorted(os.listdir(directory)), sorted(os.listdir(many.path / "first"))
+    inode, links = os.stat(directory / "a0").st_ino, os.stat(shown).st_nlink
+    with opened(directory / "read0", os.O_RDONLY | os.O_NONBLOCK) as descriptor:
+        results = ask_next(
+            many,
+            {
+                "an open file": lambda: os.read(descriptor, 100),
+                "a relay file": lambda: os.stat(directory / "a0").st_ino,
+                "one of two channels": (directory / "a10").exists,
+                "one of a single buffer": (directory / "single").exists,
+                "no file": (directory / "a2").exists,
+                "a statistic": (shown / "shown/state").read_text,
+                "links": lambda: os.stat(shown).st_nlink,
+                "a listing": lambda: sorted(os.listdir(directory)),
+                "a long listing": lambda: sorted(os.listdir(many.path / "first")),
+                "mkdir": lambda: os.mkdir(directory / "a"),
+                "rmdir": lambda: os.rmdir(directory / "inner"),
+                "a command": lambda: many.command("remove last/removed\n"),
+            },
+        )
+    left = [name for name in names if not name.startswith("removed")]
+    # The command may have come before these two.
+    assert results.pop("a listing") in (names, left)
+    assert results.pop("links") in (links, links - 1)
+    assert results == {
+        "an open file": b"line\n",
+        "a relay file": inode,
+        "one of two channels": True,
+        "one of a single buffer": True,
+        "no file": False,
+        "a statistic": "ok\n",
+        "a long listing": numbers,
+        "mkdir": "EEXIST",
+        "rmdir": "ENOTEMPTY",
+        "a command": None,
+    }
+    assert sorted(os.listdir(directory)) == left
+    assert many.channels().count("\n") == MANY + 6
+
+
+def test_a_channel_that_was_being_removed_goes_with_the_directory_above(many: Mount) -> None:
+    """It is found to be closed only when it is loaded."""
+    assert many.stop() == 0
+    for number in range(2):
+        memory = native.Buffer(str(many.store / f"last/inner/c/mem{number}"))
+        memory.stop(native.CLOSED, True)
+        memory.close()
+    many.start()
+    wait_until(lambda: not (many.path / "last/inner").exists(), "last/inner is removed")
+    assert not (many.path / ".channels/last/inner").exists()
+    assert many.channels().count("\n") == MANY + 6
