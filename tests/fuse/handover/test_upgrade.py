@@ -4,10 +4,8 @@ import json
 import os
 import re
 import select
-import shutil
 import signal
 import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -18,53 +16,23 @@ from forking import RELAYCTL, RELAYFS, run
 from mounts import DEADLINE_S, Mount, User, opened, wait_until
 from stress import is_long
 from traffic import lines, wait_asleep
+from versions import OTHER, Build, other_version, served_by, upgrade
 
 import relayfs_fuse
-from relayfs_fuse.cli.version import SERVER_XATTR
+from relayfs_fuse.fs.versions import HANDOVER_VERSION
 
-OTHER = "0.0.1"
 # What the new server does instead of serving, and what is said of it.
 HANGS = ("time.sleep(1000)", "did not answer within 30 s")
-Build = Callable[..., Path]
 
 
 @pytest.fixture(scope="module")
 def build(tmp_path_factory: pytest.TempPathFactory) -> Build:
-    """Give a function that makes the program relayfs of another version: build("statements that it begins with")."""
-    directory = tmp_path_factory.mktemp("other")
-    package = directory / "relayfs_fuse"
-    shutil.copytree(Path(relayfs_fuse.__file__).parent, package)
-    constants = package / "native/constants.py"
-    text, n = re.subn(r"(?m)^VERSION: str = .*", f'VERSION: str = "{OTHER}"', constants.read_text())
-    assert n == 1
-    constants.write_text(text)
-    made: list[Path] = []
-
-    def make(statements: str = "pass") -> Path:
-        program = directory / f"relayfs{len(made)}"
-        made.append(program)
-        program.write_text(
-            f"#!{sys.executable}\nimport os, sys, time\nsys.path.insert(0, {str(directory)!r})\n{statements}\n"
-            "from relayfs_fuse.cli.mount import main\nmain()\n"
-        )
-        program.chmod(0o755)
-        return program
-
-    return make
+    return other_version(tmp_path_factory.mktemp("other"))
 
 
 @pytest.fixture(scope="module")
 def other(build: Build) -> Path:
     return build()
-
-
-def upgrade(mount: Path, program: Path, *more: str) -> "subprocess.CompletedProcess[str]":
-    command = [RELAYCTL, "upgrade", mount, "--with", program, *more]
-    return run(command, capture_output=True, text=True, timeout=DEADLINE_S)
-
-
-def served_by(mount: Path) -> str:
-    return os.getxattr(mount, SERVER_XATTR).decode().split()[0]
 
 
 class Writers:
@@ -232,7 +200,7 @@ def unchanged(mount: Mount, program: Path, status: int = 1) -> str:
         ("from relayfs_fuse.native import FORMATS\nFORMATS['rings'] = 99",
          rf"relayfs\d+ is of version {OTHER}: its format of rings has version 99, that of this server 4: umount, and"),
         ("import relayfs_fuse.fs.versions as v\nv.HANDOVER_VERSION = 99",
-         rf"is of version {OTHER}: its hand-over has version 99, that of this server 1: umount, and mount with it"),
+         rf"is of version {OTHER}: its hand-over has version 99, that of this server {HANDOVER_VERSION}: umount"),
         ("sys.exit('it is broken')", r"does not tell its versions: .* \(status 1: it is broken\)"),
         ("if '--take-over' in sys.argv: sys.exit(3)", "the program ended before it was ready"),
     ],
