@@ -3,6 +3,7 @@
 #include "protocol.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -40,12 +41,34 @@ void relay_handover_keep_init(const void *message, size_t length)
 	kept->init_length = (uint32_t)length;
 }
 
+/*
+ * Read what waits to be sent again because a server has asked for that, which died before it got it. Until it is sent,
+ * relay_handover_awaits() does not find it; relay_handover_resend() has all of it sent once more. The first request that
+ * comes for the first time is behind all of them. FORGETs are not sent again: they are of lookups of dead servers.
+ */
+static void take_back_resent(void *message, size_t room)
+{
+	const struct fuse_in_header *in = message;
+	const int flags = fcntl(inherited_fd, F_GETFL);
+	ssize_t length;
+	if (flags < 0 || fcntl(inherited_fd, F_SETFL, flags | O_NONBLOCK))
+		return;
+	do
+		length = read(inherited_fd, message, room);
+	while (length < 0 ? errno == ENOENT || errno == EINTR
+	                  : in->unique & TAP_RESENT || in->opcode == FUSE_INTERRUPT || in->opcode == FUSE_FORGET ||
+	                        in->opcode == FUSE_BATCH_FORGET);
+	/* One of the servers may have died here. */
+	(void)fcntl(inherited_fd, F_SETFL, flags & ~O_NONBLOCK);
+}
+
 ssize_t relay_handover_replay_init(void *message, size_t room)
 {
 	size_t length = is_to_replay ? kept->init_length : 0;
 	if (length < sizeof(struct fuse_in_header) || length > room)
 		return 0;
 	is_to_replay = 0;
+	take_back_resent(message, room);
 	memcpy(message, kept->init, length);
 	answered = ((const struct fuse_in_header *)message)->unique;
 	return (ssize_t)length;

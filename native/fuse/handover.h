@@ -4,7 +4,8 @@
  * page of a memory file that both map (fs/handover.py has the rest), and the descriptor of /dev/fuse.
  *
  * The successor lets libfuse begin as the first server did: libfuse reads the kept FUSE_INIT, and its answer, which the
- * kernel had long ago, is not sent. Then the kernel is asked to send all requests again that were not answered.
+ * kernel had long ago, is not sent. Then the kernel is asked to send all requests again that were not answered. Those
+ * that a server has asked for which died before it got them are read before, and so are among these.
  */
 #ifndef RELAY_TAP_HANDOVER_H
 #define RELAY_TAP_HANDOVER_H

@@ -7,7 +7,10 @@ too, the library says there what it is about to consume (<relayfs/store.h>, rela
     killed then                             the consumer's position tells whether it is consumed
     killed after that                       the kernel tells whether it has the reply; if not, it gets the copy
 
-A write(2) to a relay file is noted likewise.
+A write(2) to a relay file is noted likewise. The successor makes a note of what it finds, because it may die, too, and
+because the kernel may ask for others first:
+
+    WRITTEN   | state | what was written since the write(2) began |
 """
 
 from __future__ import annotations
@@ -70,7 +73,6 @@ class Taking:
         half = memoryview(notes.memory)[PAGE_BYTES // 2 : PAGE_BYTES]
         self.area = memoryview(notes.memory)[PAGE_BYTES : PAGE_BYTES + AREA_BYTES]
         self._words = half.cast("Q")
-        self._written = b""
         store_taken(half)
 
     def begin(self, unique: int, handle: int, place: int) -> None:
@@ -99,6 +101,7 @@ class Taking:
         """Note that a write(2) is about to be carried out, and what was written before."""
         words = self._words
         words[_WRITE_STATE] = 0
+        self.notes.drop(WRITTEN, unique)
         words[_WRITE], words[_WRITE_BEFORE], words[_WRITE_BUFFER] = unique, stored.n_written(), stored.inode
         words[_WRITE_STATE] = _BEGUN
 
@@ -107,27 +110,23 @@ class Taking:
         self._words[_WRITE_STATE] = _DONE if is_written else 0
 
     def look_for_write(self, find: Callable[[int], Stored[Any] | None]) -> None:
-        """If a server died in a write(2), look what was written since that began, before anybody reads it.
+        """If a server died in a write(2), note what was written since that began, before anybody reads or writes.
 
         find: returns the buffer with an inode number; None: there is none
         """
-        unique, note = self._words[_WRITE], None
-        if self._words[_WRITE_STATE] == _BEGUN and tap.awaits(unique):
-            # This server may die, too, before the kernel asks again, and after somebody has read.
-            note = self.notes.get(WRITTEN, unique)
-            if note is None:
-                stored = find(self._words[_WRITE_BUFFER])
-                note = stored.written_since(self._words[_WRITE_BEFORE]) if stored else b""
-                self.notes.put(WRITTEN, unique, note)
-            self._written = note
-        for number in [number for number, _ in self.notes.all(WRITTEN) if note is None]:
-            self.notes.drop(WRITTEN, number)
+        for number, _ in list(self.notes.all(WRITTEN)):
+            if not tap.awaits(number):
+                self.notes.drop(WRITTEN, number)
+        words = self._words
+        unique, state = words[_WRITE], words[_WRITE_STATE]
+        # The server that has noted it may have died, too, before the kernel asked it again.
+        if state and tap.awaits(unique) and self.notes.get(WRITTEN, unique) is None:
+            stored = find(words[_WRITE_BUFFER]) if state == _BEGUN else None
+            found = stored.written_since(words[_WRITE_BEFORE]) if stored else b""
+            self.notes.put(WRITTEN, unique, bytes([state]) + found)
+        words[_WRITE_STATE] = 0
 
     def was_written(self, unique: int, data: bytes) -> bool:
         """Whether a dead server has carried out a write(2) of a record, which the kernel asks for again."""
-        words = self._words
-        if words[_WRITE] != unique or not words[_WRITE_STATE]:
-            return False
-        is_written = words[_WRITE_STATE] == _DONE or data in self._written
-        words[_WRITE_STATE] = _DONE if is_written else 0
-        return is_written
+        note = self.notes.get(WRITTEN, unique)
+        return note is not None and (note[0] == _DONE or note.find(data, 1) > 0)

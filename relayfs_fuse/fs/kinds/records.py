@@ -243,8 +243,10 @@ class RecordHandle(RelayHandle):
 
     async def take(self, streams: Streams, offset: int, size: int, request: tap.Request) -> bytes:
         """Return the next data, waiting for it if the read(2) may sleep; b"": end of file."""
-        again, self._again = self._again, None
+        again = self._again
+        # Another read(2) of the same open file may be asked for first.
         if again is not None and again.unique == request.number:
+            self._again = None
             self.given += len(again.data)
             return again.data
         may_sleep = read_may_sleep(offset, request)

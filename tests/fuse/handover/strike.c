@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Loaded before libc: a process whose file $STRIKE says "before writev" or "after writev" dies there, once. */
+/* Loaded before libc: a process whose file $STRIKE begins with a line "before writev" or "after writev" takes that line
+ * from it, and dies there. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -18,10 +19,17 @@ static void strike(const char *step)
 		return;
 	ssize_t got = read(fd, text, sizeof(text) - 1);
 	close(fd);
-	if (got > 0 && strcmp(text, step) == 0) {
+	char *then = strchr(text, '\n');
+	if (then)
+		*then++ = 0;
+	if (got <= 0 || strcmp(text, step) != 0)
+		return;
+	fd = then ? open(path, O_WRONLY | O_TRUNC | O_CLOEXEC) : -1;
+	if (fd < 0)
 		unlink(path);
-		kill(getpid(), SIGKILL);
-	}
+	else
+		(void)!write(fd, then, strlen(then));
+	kill(getpid(), SIGKILL);
 }
 
 ssize_t writev(int fd, const struct iovec *pieces, int count)

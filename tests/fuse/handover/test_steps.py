@@ -1,21 +1,25 @@
 """The server dies at each step of a request: the request is carried out once."""
 
 import os
+import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from build import PLAIN, compile_c
-from mounts import Mount, serving, tmpfs_directory, wait_until
-from traffic import lines
+from mounts import DEADLINE_S, Mount, opened, serving, tmpfs_directory, wait_until
+from traffic import append, lines, n_asleep
 
 HERE = Path(__file__).parent
 DIED = "WARNING: the server before, process .* has died"
 
-# relayfs which dies before or after a function, once, when the file $STRIKE says so.
+# relayfs which dies before or after a function, when the file $STRIKE says so: its servers at its lines, one each.
 STRUCK = f"""#!{sys.executable}
 import functools, importlib, os, signal, sys
 from relayfs_fuse.cli import mount
@@ -23,11 +27,15 @@ from relayfs_fuse.cli import mount
 def strike(step):
     try:
         with open(os.environ["STRIKE"]) as file:
-            is_struck = file.read() == step
+            now, _, then = file.read().partition("\\n")
     except FileNotFoundError:
         return
-    if is_struck:
-        os.unlink(os.environ["STRIKE"])
+    if now == step:
+        if then:
+            with open(os.environ["STRIKE"], "w") as file:
+                file.write(then)
+        else:
+            os.unlink(os.environ["STRIKE"])
         os.kill(os.getpid(), signal.SIGKILL)
 
 def make(name, really):
@@ -44,6 +52,13 @@ for word in sys.argv.pop().split(","):
     place = getattr(importlib.import_module(f"relayfs_fuse.{{module}}"), owner)
     setattr(place, name, make(name, getattr(place, name)))
 sys.exit(mount.main())
+"""
+# So many threads read a record each, by one descriptor.
+SHARING = """
+import os, sys, threading
+descriptor = os.open(sys.argv[1], os.O_RDONLY)
+for _ in range(int(sys.argv[2])):
+    threading.Thread(target=lambda: os.write(1, os.read(descriptor, 4096))).start()
 """
 # By the name of a function, where it is.
 PLACES = {
@@ -65,6 +80,7 @@ PLACES = {
     "_make_directory": "fs.traces.registry:Traces",
     "change": "fs.counters:Counters",
     "add_channel": "fs.tree:Tree",
+    "resend": "fs:tap",
 }
 
 
@@ -114,6 +130,16 @@ def struck(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Struck]:
 def at(struck: Struck) -> Iterator[Callable[[str], None]]:
     yield struck.at
     struck.mount.clear()
+
+
+@contextmanager
+def stopped(server: int) -> Iterator[None]:
+    """Stop a server meanwhile."""
+    os.kill(server, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(server, signal.SIGCONT)
 
 
 def both(*names: str) -> list[str]:
@@ -174,6 +200,77 @@ def test_a_record_is_written_once(struck: Struck, at: Callable[[str], None], ste
     else:
         struck.check()
     assert path.read_bytes() == lines(3)
+
+
+@pytest.mark.parametrize("options", ["", "type=ring size=64K"])
+def test_a_record_is_written_once_also_if_others_write_meanwhile(
+    struck: Struck, at: Callable[[str], None], options: str
+) -> None:
+    """The kernel sends requests again in an order of its own."""
+    path = struck.mount.create("log", f"buffers=single {options}")
+    paths = [path, *(struck.mount.create(f"other{n}", "buffers=single") for n in range(4))]
+    with ExitStack() as stack, ThreadPoolExecutor(len(paths)) as pool:
+        descriptors = [stack.enter_context(opened(one, os.O_WRONLY)) for one in paths]
+        for n in range(3):
+            at("before end_write")
+            with stopped(struck.mount.server):
+                writes = [pool.submit(os.write, descriptor, lines(1, n)) for descriptor in descriptors]
+                wait_until(lambda: sum(n_asleep(os.getpid(), one) for one in paths) == len(paths), "all sleep")
+            for write in writes:
+                assert write.result(DEADLINE_S) == len(lines(1))
+            struck.check()
+    for one in paths:
+        assert one.read_bytes() == lines(3)
+
+
+@pytest.mark.parametrize("options", ["type=ring size=64K", "times=mono"])
+def test_who_shares_a_descriptor_reads_each_record_once(
+    struck: Struck, at: Callable[[str], None], options: str
+) -> None:
+    """Each of them has a request of its own, which the kernel sends again in an order of its own."""
+    path = struck.mount.create("log", f"buffers=single read=wait {options}")
+    with subprocess.Popen([sys.executable, "-c", SHARING, path, "6"], stdout=subprocess.PIPE) as readers:
+        assert readers.stdout is not None
+        try:
+            for n in range(6):
+                wait_until(lambda: n_asleep(readers.pid, path) == 6 - n, "they sleep")  # noqa: B023
+                if n < 4:
+                    at("after take")
+                append(path, lines(1, n))
+            struck.check()
+            got = readers.stdout.read()
+        finally:
+            readers.kill()
+    assert b"".join(sorted(got.splitlines(keepends=True))) == lines(6)
+
+
+@pytest.mark.parametrize("step", ["before resend", "after resend"])
+@pytest.mark.parametrize(
+    ("first", "does"),
+    [
+        ("before end_write", "write"), ("after writev", "write"), ("after take", "read"), ("before writev", "read"),
+        ("after create", "create"),
+    ],
+)  # fmt: skip
+def test_a_successor_that_dies_before_it_is_asked_changes_nothing(
+    struck: Struck, at: Callable[[str], None], first: str, does: str, step: str
+) -> None:
+    """What the kernel was to send it again, its own successor gets."""
+    mount = struck.mount
+    path = mount.create("log", "buffers=single type=ring size=64K")
+    path.write_bytes(lines(1))
+    with opened(path, os.O_RDWR) as descriptor:
+        at(f"{first}\n{step}")
+        if does == "write":
+            os.write(descriptor, lines(1, 1))
+            assert os.read(descriptor, 4096) == lines(2)
+        elif does == "read":
+            assert os.read(descriptor, 4096) == lines(1)
+            assert os.read(descriptor, 4096) == b""
+        else:
+            mount.command("create other buffers=single\n")
+    struck.check()
+    assert mount.error_log == ""
 
 
 @pytest.mark.parametrize(
