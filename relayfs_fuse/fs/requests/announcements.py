@@ -73,8 +73,7 @@ class Announcements:
 
     def begin(self) -> int:
         """Wait until the mount answers, and return its st_dev; blocks. OSError: it is not mounted any more."""
-        self._device = self._do(self._find_device)
-        return self._device
+        return self._do(self._find_device)
 
     async def make(self, parent: str, changes: Mapping[str, Change]) -> None:
         """Make directories in `parent`, a path in the mount; `changes` has a function for each name."""
@@ -150,7 +149,9 @@ class Announcements:
         return done.result()
 
     def _find_device(self) -> int:
-        return os.stat(os.path.join(self._mountpoint, ".channels")).st_dev
+        # Noted here, because the thread goes on with the next job before begin() returns.
+        self._device = os.stat(os.path.join(self._mountpoint, ".channels")).st_dev
+        return self._device
 
     def _act_on_all(self, act: Act, parent: str, names: list[str]) -> dict[str, OSError]:
         failed = {}

@@ -138,6 +138,9 @@ class NameOperations(pyfuse3.Operations):
     async def lookup(self, parent_inode: int, name: bytes, ctx: pyfuse3.RequestContext) -> pyfuse3.EntryAttributes:
         """Look up a name in a directory."""
         parent, text = self._directory(parent_inode), os.fsdecode(name)
+        if parent.removed:
+            # The kernel does not know that. At ESTALE it looks up the directory again, in whose place may be another.
+            raise pyfuse3.FUSEError(errno.ESTALE)
         node = self._tree.child(parent, text) or self._unlisted(parent, text)
         if node is None:
             raise pyfuse3.FUSEError(errno.ENOENT)

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from mounts import DEADLINE_S, RELAYFS, Mount, wait_until
+from mounts import DEADLINE_S, RELAYFS, Mount, opened, wait_until
 
 PRODUCER = """
 import sys
@@ -95,6 +95,22 @@ def test_a_mountpoint_that_is_in_use_is_refused_also_by_way_of_a_link(mount: Mou
     path = mount.create("log", "buffers=single")
     path.write_bytes(b"fine\n")
     assert path.read_bytes() == b"fine\n"
+
+
+def test_a_directory_that_went_without_the_kernel_is_looked_up_again(mount: Mount) -> None:
+    """The server cannot remove it by rmdir(2) while another mount covers it, and another one gets its name."""
+    if os.geteuid() != 0:
+        pytest.skip("only root can mount a tmpfs")
+    mount.command("create made/one buffers=single")
+    with opened(mount.path, os.O_PATH) as top, mount.control.open("wb", buffering=0) as control:
+        os.stat("made", dir_fd=top)
+        subprocess.run(["mount", "-t", "tmpfs", "tmpfs", mount.path], check=True)
+        try:
+            control.write(b"remove made/one\ncreate made/two buffers=single\n")
+            assert os.stat("made/two", dir_fd=top).st_size == 0
+            assert os.listdir(f"/proc/self/fd/{top}/made") == ["two"]
+        finally:
+            subprocess.run(["umount", mount.path], check=True)
 
 
 def test_a_server_that_was_covered_by_another_mount_does_not_take_that_away(mount: Mount) -> None:
