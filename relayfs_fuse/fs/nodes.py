@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 
 
 # log2 of how many inode numbers there are for the directories in .channels of a traced process, a channel and a buffer,
-# with what is in them; and for each name inside. A channel has fewer than 2 ** 14 files, a buffer fewer than 2 ** 10.
-PROCESS_BITS, CHANNEL_BITS, BUFFER_BITS = 25, 24, 10
+# with what is in them; and for each name inside, at a place that place_of() in tree.py chooses.
+PROCESS_BITS, CHANNEL_BITS, BUFFER_BITS = 26, 25, 11
 INSIDE_BITS = {PROCESS_BITS: CHANNEL_BITS, CHANNEL_BITS: BUFFER_BITS, BUFFER_BITS: 0}
 
 
@@ -212,8 +212,7 @@ class TraceDirectory(Directory):
 class StatsDirectory(Directory):
     """A directory whose nodes are made when somebody looks into it, such as one with the statistics of a channel.
 
-    fill: makes the nodes, always in the same order
-    n_made: how many it has made
+    fill: makes the nodes
     bits: log2 of how many inode numbers it has for itself and what is in it, one of INSIDE_BITS
     n_directories: how many of them are directories; None: they are made to find out
     """
@@ -223,7 +222,6 @@ class StatsDirectory(Directory):
         bits: int = CHANNEL_BITS,
     ) -> None:  # fmt: skip
         super().__init__(name)
-        self.n_made = 0
         self.bits = bits
         self._tree = tree
         self._fill: Callable[[], Iterator[Node]] | None = fill
@@ -239,7 +237,6 @@ class StatsDirectory(Directory):
         if self._fill:
             fill, self._fill = self._fill, None
             for node in fill():
-                self.n_made += 1
                 self._tree.attach(self, node)
         return self._children
 

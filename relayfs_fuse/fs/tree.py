@@ -17,6 +17,7 @@ import copy
 import errno
 import hashlib
 import os
+import zlib
 from functools import partial
 from itertools import starmap
 from typing import TYPE_CHECKING, Any
@@ -51,6 +52,8 @@ STATS_NAME = ".channels"
 _HASH_BITS = 62
 _VIEW = 1 << _HASH_BITS
 _UID_BITS = 32
+# What place_of() begins with: chosen so that no two names that there are have the same place.
+PLACES = 7
 
 
 class Tree:
@@ -353,14 +356,15 @@ class Tree:
         Numbers are hashes, as far as the number of nodes permits:
 
             0 | hash of the directory's number, the name, and what the store has there (identify())
-            0 | the first bits of such a hash | place in the listing of a StatsDirectory | the same in one inside
+            0 | the first bits of such a hash | place of the name in a StatsDirectory | the same in one inside
             1 | last 30 bits of the number of the node that it is a view of | user
         """
         parent = node.parent
         assert parent is not None, "attach() comes first"
         bits = node.bits if isinstance(node, StatsDirectory) else 0
         if isinstance(parent, StatsDirectory) and not node.removed:
-            inode = parent.inode + (parent.n_made << INSIDE_BITS[parent.bits])
+            bits = INSIDE_BITS[parent.bits]
+            inode = parent.inode + (place_of(node.name, parent.bits - bits) << bits)
         else:
             path = node.path.removeprefix(f"{STATS_NAME}/")
             about = f"{parent.inode} {node.name} {node.identity or self.identify(path)}"
@@ -386,6 +390,22 @@ def _stored_path(directory: Directory) -> str:
     """Return the path in the store of what a directory of the mount shows, or one of .channels."""
     path = directory.path
     return "" if path == STATS_NAME else path.removeprefix(f"{STATS_NAME}/")
+
+
+def place_of(name: str, bits: int) -> int:
+    """Return the place of a name in a StatsDirectory that has 2^bits: it depends on no other name.
+
+    So another version of the server, which has more statistics, gives those that there were the same inode numbers. Two
+    names of a directory must not have the same place, which is tested. Names with numbers have the second half.
+    """
+    stem = name.rstrip("0123456789")
+    half = 1 << bits - 1
+    value = zlib.crc32(stem.encode(), PLACES)
+    if bits == 1:
+        return 1
+    if stem == name:
+        return 1 + value % (half - 1)
+    return half + (value + int(name.removeprefix(stem))) % half
 
 
 def _buffer_stats(channel: StoredChannel, stored: Stored[Any]) -> Iterator[Node]:

@@ -15,6 +15,8 @@ from mounts import DEADLINE_S, Mount, User, opened, wait_until, watching
 from traffic import lines, wait_asleep
 
 from relayfs_fuse import Channel
+from relayfs_fuse.fs.nodes import BUFFER_BITS, CHANNEL_BITS, INSIDE_BITS
+from relayfs_fuse.fs.tree import place_of
 
 DIED = "WARNING: the server before, process .* has died"
 pytestmark = pytest.mark.one_mount
@@ -72,6 +74,22 @@ def test_names_and_inode_numbers_stay(mount: Mount, kill: Callable[[], None]) ->
         assert os.fstat(descriptor).st_ino == before[f"{mount.path}/.channels/app/cpu/buffer0/records"]
     assert numbers(mount) == before
     mount.command("trace remove t")
+
+
+def test_numbers_of_statistics_do_not_depend_on_which_others_there_are(mount: Mount) -> None:
+    """Otherwise a version with more of them would confuse them. If two names have one place, PLACES has to change.
+
+    That, and no other statistic, needs another HANDOVER_VERSION.
+    """
+    for options in ("", "type=ring size=4K", "times=mono"):
+        mount.create("app/cpu", options)
+        directory = mount.path / ".channels/app/cpu"
+        for above, inside in ((directory, CHANNEL_BITS), (directory / "buffer0", BUFFER_BITS)):
+            first, bits = above.stat().st_ino, INSIDE_BITS[inside]
+            places = {one.name: one.stat().st_ino - first for one in above.iterdir()}
+            assert len(places) > 20
+            assert places == {name: place_of(name, inside - bits) << bits for name in places}
+        mount.command("remove app/cpu")
 
 
 def test_another_channel_of_the_same_name_has_another_inode(mount: Mount) -> None:
