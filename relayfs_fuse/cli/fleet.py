@@ -18,7 +18,7 @@ from relayfs_fuse.cli.common import (
     show_json,
     show_table,
 )
-from relayfs_fuse.cli.nats_options import importing, run_until_signal, stream_option
+from relayfs_fuse.cli.nats_options import access_options, importing, run_until_signal, stream_option
 from relayfs_fuse.cli.spans import Age, format_age
 from relayfs_fuse.record.report import Progress
 
@@ -53,8 +53,9 @@ def fleet() -> None:
 @fleet.command(_SHOWN)
 @server_option
 @stream_option
+@access_options
 @json_lines_option
-def list_fleet(url: str, stream: str, json_wanted: bool) -> None:
+def list_fleet(url: str, stream: str, access: dict[str, str | None], json_wanted: bool) -> None:
     """Show what was forwarded, by host and recording, and who receives it. Without a command, this is done.
 
     BEHIND is what a host has and has not sent yet, in bytes, as of its last messages; of a receiver, the messages that
@@ -63,7 +64,7 @@ def list_fleet(url: str, stream: str, json_wanted: bool) -> None:
     check_stdout()
     with importing("fleet"):
         from relayfs_fuse.forwarding.fleet import survey  # noqa: PLC0415  # it is an extra
-    found = _ask(url, stream, survey)
+    found = _ask(url, stream, access, survey)
     if json_wanted:
         show_json(_objects(found))
         return
@@ -75,29 +76,33 @@ def list_fleet(url: str, stream: str, json_wanted: bool) -> None:
 @fleet.command()
 @server_option
 @stream_option
+@access_options
 @click.option("--max-bytes", type=Size(), required=True, metavar="BYTES", help="The most that the stream holds.")
 @click.option("--max-age", type=Age(), metavar="AGE", help="Delete messages of this age. Default: keep them.")
 @click.option(
     "--replicas", type=click.IntRange(1, _REPLICAS_MAX), default=1, show_default=True,
     help="How many servers of a cluster store each message.",
 )  # fmt: skip
-def init(url: str, stream: str, max_bytes: int, max_age: int | None, replicas: int) -> None:
+def init(  # noqa: PLR0913, PLR0917  # an option each
+    url: str, stream: str, access: dict[str, str | None], max_bytes: int, max_age: int | None, replicas: int
+) -> None:
     """Make the stream, or change its settings.
 
     When it is full, it refuses messages, and forwarders wait.
     """
     if max_bytes == 0:
         raise click.UsageError("--max-bytes 0: at least one byte is needed; K, M or G may follow, as in 100G")
-    is_new = _ask(url, stream, lambda server: server.make_stream(max_bytes, max_age or 0, replicas))
+    is_new = _ask(url, stream, access, lambda server: server.make_stream(max_bytes, max_age or 0, replicas))
     what = "is made" if is_new else "has these settings"
     click.echo(f"stream {stream} {what}: {format_bytes(max_bytes)}, {replicas} replicas")
 
 
-def _ask(url: str, stream: str, act: Callable[[Server], Awaitable[_T]]) -> _T:
+def _ask(url: str, stream: str, access: dict[str, str | None], act: Callable[[Server], Awaitable[_T]]) -> _T:
     """Connect, and return what `act` returns."""
     with importing("fleet"):
-        from relayfs_fuse.forwarding.server import Server  # noqa: PLC0415  # it is an extra
-    server = Server(url, stream, "relayctl fleet", Progress(shows_always=False).say)
+        from relayfs_fuse.forwarding.access import Access  # noqa: PLC0415  # it is an extra
+        from relayfs_fuse.forwarding.server import Server  # noqa: PLC0415
+    server = Server(url, stream, "relayctl fleet", Progress(shows_always=False).say, Access(**access))
     answers: list[_T] = []
 
     async def run() -> None:

@@ -1,76 +1,134 @@
-"""relayctl forward: send a recording to a NATS server, from which other machines receive it."""
+"""relayctl forward: send a recording, or a trace that it has recorded, to a NATS server."""
 
 from __future__ import annotations
 
+import asyncio
 import os
+from contextlib import ExitStack
+from dataclasses import astuple, dataclass
 from typing import TYPE_CHECKING
 
 import click
 
 from relayfs_fuse.cli import complete
-from relayfs_fuse.cli.common import Size, say
-from relayfs_fuse.cli.nats_options import importing, run_until_signal, stream_option
+from relayfs_fuse.cli.common import Size, place_options, say
+from relayfs_fuse.cli.nats_options import access_options, config_option, importing, run_until_signal, stream_option
+from relayfs_fuse.errors import RelayError
 from relayfs_fuse.record.report import Progress, size
 
 if TYPE_CHECKING:
-    from relayfs_fuse.forwarding.forwarder import Forwarder, Options
+    from collections.abc import Callable
+
+    from relayfs_fuse.forwarding.forwarder import Forwarder
+    from relayfs_fuse.forwarding.forwarder import Progress as Sent
+    from relayfs_fuse.forwarding.recording import Recording
+    from relayfs_fuse.forwarding.server import Server
+
+_SPOOL_MAX = "1G"
+
+
+@dataclass(frozen=True)
+class _Settings:
+    """How to send: as the options say."""
+
+    host: str
+    compresses: bool
+    rate: int | None
+    follows: bool
+
+
+@dataclass(frozen=True)
+class _Part:
+    """One recording.
+
+    name: at the receivers
+    is_over: returns whether it will not grow any more
+    is_spooled: whether what is sent of it is removed
+    is_gone: returns whether all of it can be removed when it is over and sent
+    """
+
+    recording: Recording
+    name: str
+    is_over: Callable[[], bool]
+    is_spooled: bool
+    is_gone: Callable[[], bool]
 
 
 @click.command()
-@click.argument("directory", metavar="DIR", shell_complete=complete.directories)
+@click.argument("source", metavar="DIR|TRACE", shell_complete=complete.traces_or_recordings)
 @click.option("--to", "url", required=True, metavar="URL", help="The NATS server: nats://HOST:PORT.")
 @click.option("--host", metavar="NAME", help="Name of this machine at the receivers. Default: its host name.")
-@click.option("--as", "name", metavar="NAME", help="Name of the recording at the receivers. Default: that of DIR.")
+@click.option("--as", "name", metavar="NAME", help="Name at the receivers. Default: that of DIR or TRACE.")
 @stream_option
+@access_options
+@place_options
+@click.option(
+    "--spool", metavar="DIR", shell_complete=complete.directories, help="Record TRACE there, and send it from there."
+)
+@click.option(
+    "--spool-max", type=Size(), default=_SPOOL_MAX, show_default=True, metavar="BYTES",
+    help="How much the spool holds; what comes then is lost, and counted.",
+)  # fmt: skip
 @click.option("--compress", type=click.Choice(["zstd"]), help="Compress the messages.")
 @click.option("--rate", type=Size(), metavar="BYTES", help="Send at most so many bytes a second.")
 @click.option("--follow/--once", "follows", default=True, help="Go on until ^C, or end when all is sent.")
 @click.option("--progress", is_flag=True, help="Show progress even if stderr is not a terminal.")
+@config_option
 def forward(  # noqa: PLR0913, PLR0917  # an option each
-    directory: str,
+    source: str,
     url: str,
     host: str | None,
     name: str | None,
     stream: str,
+    access: dict[str, str | None],
+    mount: str | None,
+    store: str | None,
+    spool: str | None,
+    spool_max: int,
     compress: str | None,
     rate: int | None,
     follows: bool,
     progress: bool,
 ) -> None:
-    """Send the recording in DIR to a NATS server, also while it is recorded; `relayctl receive` gets it from there.
+    """Send a recording to a NATS server, also while it is recorded; `relayctl receive` gets it from there.
 
     Each packet is sent once: who starts again goes on behind what the server's stream has. While the server does not
     answer, or is full, it waits. Nothing in DIR is changed.
+
+    With --spool, the trace TRACE, or MNT/TRACE, is recorded to the spool, and what is sent is removed there.
     """
     with importing("forward"):
-        from relayfs_fuse.forwarding.forwarder import Forwarder, Options  # noqa: PLC0415  # it is an extra
-        from relayfs_fuse.forwarding.recording import Recording  # noqa: PLC0415
+        from relayfs_fuse.forwarding.access import Access  # noqa: PLC0415  # it is an extra
         from relayfs_fuse.forwarding.server import Server  # noqa: PLC0415
-    if rate == 0:
-        raise click.UsageError("--rate 0: at least one byte a second is needed; K, M or G may follow, as in 10M")
-    recording = Recording(directory)
-    options = Options(
-        _name("--host", host or os.uname().nodename), _name("--as", name or os.path.basename(recording.path)),
-        compresses=compress is not None, rate=rate, follows=follows,
-    )  # fmt: skip
+    _check(source, mount, store, spool, {"--rate": rate, "--spool-max": spool_max})
+    settings = _Settings(_name("--host", host or os.uname().nodename), compress is not None, rate, follows)
     shown = Progress(shows_always=progress)
-    server = Server(url, stream, f"relayctl forward {options.host}/{options.name}", shown.say)
-    forwarders: list[Forwarder] = []
-
-    async def run() -> None:
-        try:
-            await server.open()
-            forwarders.append(Forwarder(server, recording, options, lambda: _show(shown, forwarders[0])))
-            await forwarders[0].run()
-        finally:
-            await server.close()
-
-    was_ended = run_until_signal(run)
-    shown.close()
+    missing: RelayError | None = None
+    with ExitStack() as stack:
+        if spool is None:
+            parts = [_recorded(source, name, follows=follows)]
+        else:
+            parts, missing = _spooled(stack, (source, mount, store), name, (spool, spool_max), follows=follows)
+        client = f"relayctl forward {settings.host}/{parts[-1].name}"
+        server = Server(url, stream, client, shown.say, Access(**access))
+        forwarders: list[Forwarder] = []
+        was_ended = run_until_signal(lambda: _send_all(server, parts, settings, shown, forwarders))
+        shown.close()
+        if forwarders:
+            _summarize(_sum(forwarders), f"{settings.host}/{parts[-1].name}", server.url)
     if was_ended and not follows:
         raise KeyboardInterrupt
-    if forwarders:
-        _summarize(forwarders[0], options, server.url)
+    if missing:
+        raise missing
+
+
+def _check(source: str, mount: str | None, store: str | None, spool: str | None, sizes: dict[str, int | None]) -> None:
+    """Raise UsageError if options contradict each other or the source."""
+    for option, value in sizes.items():
+        if value == 0:
+            raise click.UsageError(f"{option} 0: at least one byte is needed; K, M or G may follow, as in 10M")
+    if spool is None and (mount or store or not ("/" in source or os.path.isdir(source))):
+        raise click.UsageError(f"{source} is no directory of a recording; a trace needs --spool DIR")
 
 
 def _name(option: str, name: str) -> str:
@@ -81,17 +139,101 @@ def _name(option: str, name: str) -> str:
     return name
 
 
-def _show(shown: Progress, forwarder: Forwarder) -> None:
+def _recorded(directory: str, name: str | None, *, follows: bool) -> _Part:
+    """Return the recording in a directory."""
+    from relayfs_fuse.forwarding.recording import Recording  # noqa: PLC0415  # as above
+
+    recording = Recording(directory)
+    name = _name("--as", name or os.path.basename(recording.path))
+    return _Part(recording, name, lambda: not follows, is_spooled=False, is_gone=lambda: False)
+
+
+def _spooled(
+    stack: ExitStack, source: tuple[str, str | None, str | None], name: str | None, spool: tuple[str, int],
+    *, follows: bool,
+) -> tuple[list[_Part], RelayError | None]:  # fmt: skip
+    """Begin to record; return the recordings of a source that the spool has, that which grows at last.
+
+    source: what LiveSource gets
+    spool: its directory, and the bytes that it holds
+    stack: ends the recorder
+
+    Without the source, only earlier recordings are returned, and the error that says so; RelayError: there are none.
+    """
+    from relayfs_fuse.cli.live_source import LiveSource  # noqa: PLC0415  # a recording needs none of this
+    from relayfs_fuse.forwarding.spool import Spool  # noqa: PLC0415  # as above
+
+    live = LiveSource(*source)
+    recordings = Spool(spool[0], _name("--as", name or live.name))
+    missing, origin = None, ""
+    try:
+        origin = live.origin()
+    except RelayError as error:
+        missing = error
+    parts = [
+        _Part(one, os.path.basename(one.path), lambda: True, is_spooled=True, is_gone=lambda: True)
+        for one in recordings.recordings() if one.origin != origin
+    ]  # fmt: skip
+    if missing:
+        if not parts:
+            raise missing
+        return parts, missing
+    recording = recordings.recording(origin)
+    recorder = live.record(recording.path, recordings.path, spool[1], follows=follows)
+    stack.callback(recorder.end)
+
+    def is_gone() -> bool:
+        recorder.check(live.name)
+        return not live.is_there(origin)
+
+    name = os.path.basename(recording.path)
+    return [*parts, _Part(recording, name, recorder.has_ended, is_spooled=True, is_gone=is_gone)], None
+
+
+async def _send_all(
+    server: Server, parts: list[_Part], settings: _Settings, shown: Progress, forwarders: list[Forwarder]
+) -> None:
+    """Send recordings side by side; RelayError: one is refused, which does not end the others.
+
+    forwarders: those that send them are added
+    """
+    from relayfs_fuse.forwarding.forwarder import Forwarder, Options  # noqa: PLC0415  # as above
+
+    async def send(part: _Part, forwarder: Forwarder) -> None:
+        await forwarder.run()
+        if part.is_gone():
+            part.recording.remove_all()
+
+    try:
+        await server.open()
+        for part in parts:
+            options = Options(settings.host, part.name, settings.compresses, settings.rate, removes=part.is_spooled)
+            tick = lambda: _show(shown, forwarders)  # noqa: E731
+            forwarders.append(Forwarder(server, part.recording, options, tick, part.is_over))
+        sending = map(send, parts, forwarders)
+        for result in await asyncio.gather(*sending, return_exceptions=True):
+            if isinstance(result, BaseException):
+                raise result
+    finally:
+        await server.close()
+
+
+def _sum(forwarders: list[Forwarder]) -> Sent:
+    from relayfs_fuse.forwarding.forwarder import Progress as Sent  # noqa: PLC0415  # as above
+
+    return Sent(*map(sum, zip(*(astuple(one.progress) for one in forwarders), strict=True)))
+
+
+def _show(shown: Progress, forwarders: list[Forwarder]) -> None:
     def line(rate: str) -> str:
-        now = forwarder.progress
+        now = _sum(forwarders)
         return f"{rate}, {size(now.bytes)} sent, {size(now.behind)} behind, {now.lost} events lost, {now.files} files"
 
-    shown.show(forwarder.bytes, line)
+    shown.show(sum(one.bytes for one in forwarders), line)
 
 
-def _summarize(forwarder: Forwarder, options: Options, url: str) -> None:
-    done = forwarder.progress
+def _summarize(done: Sent, name: str, url: str) -> None:
     say(
-        f"{options.host}/{options.name}: {done.messages} messages, {size(done.bytes)}, sent to {url}; "
+        f"{name}: {done.messages} messages, {size(done.bytes)}, sent to {url}; "
         f"{size(done.behind)} behind, {done.lost} events lost"
     )

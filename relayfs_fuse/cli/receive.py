@@ -10,7 +10,7 @@ import click
 
 from relayfs_fuse.cli import complete
 from relayfs_fuse.cli.common import Size, say
-from relayfs_fuse.cli.nats_options import importing, run_until_signal, stream_option
+from relayfs_fuse.cli.nats_options import access_options, importing, run_until_signal, stream_option
 from relayfs_fuse.cli.spans import Age, is_age
 from relayfs_fuse.record.report import Progress, size
 
@@ -41,6 +41,7 @@ class Kept(click.ParamType):  # type: ignore[type-arg]  # before click 8.2 it ha
     help="Output directory, which gets DIR/HOST/RECORDING.",
 )  # fmt: skip
 @stream_option
+@access_options
 @click.option(
     "--keep", type=Kept(), multiple=True, metavar="AGE|BYTES",
     help="Remove files that were not written to for AGE, as 7d, or the oldest beyond BYTES, as 100G.",
@@ -48,7 +49,13 @@ class Kept(click.ParamType):  # type: ignore[type-arg]  # before click 8.2 it ha
 @click.option("--follow/--once", "follows", default=True, help="Go on until ^C, or end when all is received.")
 @click.option("--progress", is_flag=True, help="Show progress even if stderr is not a terminal.")
 def receive(  # noqa: PLR0913, PLR0917  # an option each
-    url: str, output: str, stream: str, keep: tuple[tuple[str, int], ...], follows: bool, progress: bool
+    url: str,
+    output: str,
+    stream: str,
+    access: dict[str, str | None],
+    keep: tuple[tuple[str, int], ...],
+    follows: bool,
+    progress: bool,
 ) -> None:
     """Receive what `relayctl forward` sends to a NATS server, of all machines.
 
@@ -56,14 +63,15 @@ def receive(  # noqa: PLR0913, PLR0917  # an option each
     for byte. Each DIR gets everything; several that receive into one DIR share the work.
     """
     with importing("receive"):
-        from relayfs_fuse.forwarding.keeping import Bounds  # noqa: PLC0415  # it is an extra
+        from relayfs_fuse.forwarding.access import Access  # noqa: PLC0415  # it is an extra
+        from relayfs_fuse.forwarding.keeping import Bounds  # noqa: PLC0415
         from relayfs_fuse.forwarding.receiver import Receiver  # noqa: PLC0415
         from relayfs_fuse.forwarding.server import Server  # noqa: PLC0415
         from relayfs_fuse.forwarding.target import Target  # noqa: PLC0415
     bounds = Bounds(**dict(keep)) if keep else None
     shown = Progress(shows_always=progress)
     with closing(Target(output)) as target:
-        server = Server(url, stream, f"relayctl receive {target.path}", shown.say)
+        server = Server(url, stream, f"relayctl receive {target.path}", shown.say, Access(**access))
         receiver = Receiver(server, target, shown.say, lambda: _show(shown, receiver.received), bounds)
 
         async def run() -> None:

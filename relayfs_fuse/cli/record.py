@@ -15,7 +15,7 @@ from relayfs_fuse.cli.channel import find_channel
 from relayfs_fuse.cli.common import Seconds, Size, check_option, check_stdout, output_option, place_options
 from relayfs_fuse.reading.room import permit_many_files
 from relayfs_fuse.reading.source import Source, find_store
-from relayfs_fuse.record.full import OutputFullError
+from relayfs_fuse.record.full import Limit, OutputFullError
 from relayfs_fuse.record.output import DirectoryOutput
 from relayfs_fuse.record.recorder import Options, Recorder
 from relayfs_fuse.record.report import Progress, as_json, summarize
@@ -34,6 +34,8 @@ _STDOUT = "-"
 @place_options
 @click.option("--rotate-size", type=Size(), metavar="BYTES", help="Begin DIR/0001, DIR/0002 ... after this many bytes.")
 @click.option("--rotate-time", type=Seconds(0.1), metavar="SECONDS", help="The same after this time.")
+@click.option("--max", "most", type=Size(), metavar="BYTES", help="Wait while the files in DIR take so many bytes.")
+@click.option("--max-of", metavar="DIR", help="The directory that --max is about, such as one of several recordings.")
 @click.option("--compress", is_flag=True, help="Compress complete files with zstd.")
 @check_option
 @click.option("--until-stopped", is_flag=True, help="End when the trace is stopped.")
@@ -47,6 +49,8 @@ def record(  # noqa: PLR0913, PLR0917  # an option each
     store: str | None,
     rotate_size: int | None,
     rotate_time: float | None,
+    most: int | None,
+    max_of: str | None,
     compress: bool,
     check: str,
     until_stopped: bool,
@@ -60,11 +64,16 @@ def record(  # noqa: PLR0913, PLR0917  # an option each
     a file for each buffer: the records as cat has them, without their times; only those of rings have them. An
     interrupted recording to it is continued.
     """
+    if max_of is not None and most is None:
+        raise click.UsageError("--max-of is about --max, which says how many bytes")
+    if most == 0:
+        raise click.UsageError("--max 0: at least one byte is needed; K, M or G may follow, as in 2G")
+    limit = Limit(os.path.abspath(max_of or output), most) if most else None
     channel = find_channel(name, mount, store)
     if channel is not None:
         for_traces = {
             "-o -": output == _STDOUT, "--rotate-size": rotate_size, "--rotate-time": rotate_time,
-            "--compress": compress, "--until-stopped": until_stopped,
+            "--compress": compress, "--until-stopped": until_stopped, "--max": most,
         }  # fmt: skip
         record_channel.refuse_options(channel.path, for_traces)
         if store is not None:
@@ -75,8 +84,8 @@ def record(  # noqa: PLR0913, PLR0917  # an option each
         return
     if output == _STDOUT:
         check_stdout()
-        if compress or rotate_size or rotate_time:
-            raise click.UsageError("-o - cannot have --rotate-size, --rotate-time or --compress; give -o DIR")
+        if compress or rotate_size or rotate_time or limit:
+            raise click.UsageError("-o - cannot have --rotate-size, --rotate-time, --max or --compress; give -o DIR")
     options = Options(rotate_size, rotate_time, duration, until_stopped, removes=store is not None, check=check)
     shown = Progress(shows_always=progress)
     permit_many_files()
@@ -90,7 +99,7 @@ def record(  # noqa: PLR0913, PLR0917  # an option each
 
             compressor = Compressor()
             stack.callback(compressor.close)
-        to = _open(output, source, bool(rotate_size or rotate_time), compressor)
+        to = _open(output, source, bool(rotate_size or rotate_time), compressor, limit)
         recorder = Recorder(source, to, options, shown.say, lambda: shown.tick(recorder.summary, recorder.n_buffers))
         for signum in (signal.SIGINT, signal.SIGTERM):
             signal.signal(signum, lambda *_: recorder.stop())
@@ -117,9 +126,11 @@ def _run(recorder: Recorder) -> OutputFullError | None:
     return None
 
 
-def _open(output: str, source: Source, rotates: bool, compressor: Compressor | None) -> Output:
+def _open(output: str, source: Source, rotates: bool, compressor: Compressor | None, limit: Limit | None) -> Output:
     if output == _STDOUT:
         from relayfs_fuse.record.tar import TarOutput  # noqa: PLC0415  # most recordings need no tarfile
 
         return TarOutput(sys.stdout.fileno())
-    return DirectoryOutput(os.path.abspath(output), source.identity, rotates=rotates, compressor=compressor)
+    return DirectoryOutput(
+        os.path.abspath(output), source.identity, rotates=rotates, compressor=compressor, limit=limit
+    )

@@ -17,7 +17,7 @@ from relayfs_fuse.forwarding.names import METADATA, Kind, host_subject, kind_of,
 from relayfs_fuse.forwarding.sending import File, Link, OvertakenError, Sender
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator
+    from collections.abc import Awaitable, Callable, Iterator, Mapping
 
     from relayfs_fuse.forwarding.recording import OpenFile, Recording
     from relayfs_fuse.forwarding.server import Server
@@ -42,14 +42,14 @@ class Options:
     name: the name of the recording
     compresses: whether messages are compressed with zstd
     rate: bytes a second; None: as many as the server takes
-    follows: whether to go on when all is sent
+    removes: whether to remove what is sent and complete
     """
 
     host: str
     name: str
     compresses: bool = False
     rate: int | None = None
-    follows: bool = True
+    removes: bool = False
 
 
 @dataclass(frozen=True)
@@ -73,14 +73,26 @@ class Forwarder:
     """Sends a recording.
 
     tick: is called now and then
+    is_over: returns whether the recording will not grow any more, so that this ends when all is sent
     """
 
-    def __init__(self, server: Server, recording: Recording, options: Options, tick: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        server: Server,
+        recording: Recording,
+        options: Options,
+        tick: Callable[[], None],
+        is_over: Callable[[], bool],
+    ) -> None:
         sender = Sender(_machine(), os.uname().nodename, os.getpid(), time.time_ns())
         encode = _compress if options.compresses else _leave
         self._link = Link(server, recording, options.host, options.name, sender, encode, self._admit)
         self._options = options
         self._tick = tick
+        self._is_over = is_over
+        self._is_last = False
+        # Of what is removed.
+        self._lost = 0
         self._files: dict[str, File] = {}
         self._slots = asyncio.Semaphore(_SIDE_BY_SIDE)
         self._next_s = 0.0
@@ -93,21 +105,20 @@ class Forwarder:
     @property
     def progress(self) -> Progress:
         """How far it is now."""
-        lost: dict[str, int] = defaultdict(int)
-        for path, file in self._files.items():
-            lost[stream_of(path)] = max(lost[stream_of(path)], file.lost)
         behind = sum(file.behind for file in self._files.values())
-        return Progress(self._link.messages, self._link.bytes, behind, sum(lost.values()), len(self._files))
+        lost = self._lost + _lost(self._files)
+        return Progress(self._link.messages, self._link.bytes, behind, lost, len(self._files))
 
     async def run(self) -> None:
-        """Send all there is; with `follows`, until this is cancelled. RelayError: it is refused."""
+        """Send all there is, until the recording is over. RelayError: it is refused."""
         await self._link.server.check_stream()
         await self._check_host()
         while True:
             before = self._link.messages
+            self._is_last = self._is_over()
             await self._pass()
             self._tick()
-            if not self._options.follows:
+            if self._is_last:
                 return
             if self._link.messages == before:
                 await asyncio.sleep(_PAUSE_S)
@@ -123,15 +134,16 @@ class Forwarder:
             )
 
     async def _pass(self) -> None:
-        tasks = [asyncio.ensure_future(self._send_group(paths)) for _, paths in self._link.recording.groups()]
+        groups = self._link.recording.groups()
+        tasks = [asyncio.ensure_future(self._send_group(directory, paths)) for directory, paths in groups]
         try:
             await asyncio.gather(*tasks)
         finally:
             for task in tasks:
                 task.cancel()
 
-    async def _send_group(self, paths: list[str]) -> None:
-        """Send what one directory has.
+    async def _send_group(self, directory: str, paths: list[str]) -> None:
+        """Send what one directory has; if that was all of it, remove it.
 
         Its packets are looked for first, and then its metadata, which the recorder writes before the packets.
         """
@@ -145,6 +157,17 @@ class Forwarder:
                     if kind_of(path) is not Kind.PACKETS and (found := await self._find(path, stack)):
                         await self._send_other(*found)
                 await asyncio.gather(*sending)
+        if self._options.removes and self._link.recording.has_left(directory) and all(map(self._is_sent, paths)):
+            self._link.recording.remove(directory)
+            removed = {path: self._files.pop(path) for path in paths}
+            self._lost += _lost(removed)
+
+    def _is_sent(self, path: str) -> bool:
+        """Return whether all of a file is sent which its recorder has left."""
+        file = self._files[path]
+        with suppress(FileNotFoundError):
+            return file.is_complete or (file.seen != () and file.seen == self._link.recording.changed(path))
+        return False
 
     async def _find(self, path: str, stack: ExitStack) -> Found | None:
         """Look for what is new in a file. None: nothing, or somebody has moved the complete directory away."""
@@ -156,7 +179,7 @@ class Forwarder:
             source = stack.enter_context(self._link.recording.open(path))
             if file.sequence is None:
                 await file.find(source)
-            most = _PACKETS_OF_PASS if self._options.follows else None
+            most = None if self._is_last else _PACKETS_OF_PASS
             packets = file.packets(source, most) if file.kind is Kind.PACKETS and not file.is_complete else []
             return file, source, seen, packets
         return None
@@ -198,6 +221,14 @@ def _overtaken(file: File) -> Iterator[None]:
             yield
     except OvertakenError:
         file.sequence, file.seen = None, ()
+
+
+def _lost(files: Mapping[str, File]) -> int:
+    """Return how many events were lost in the streams that files have."""
+    lost: dict[str, int] = defaultdict(int)
+    for path, file in files.items():
+        lost[stream_of(path)] = max(lost[stream_of(path)], file.lost)
+    return sum(lost.values())
 
 
 def _machine() -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import tempfile
 import time
 from contextlib import suppress
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 _MARK_BYTES = 4096
 # Times of files have the resolution of the kernel's tick; this is longer.
 _TICK_NS = 100_000_000
+_NUMBER = re.compile(r"\d{4,}")
 _BOOT = re.compile(r"\bboot=(\S+)")
 
 
@@ -69,6 +71,29 @@ class Recording:
         if time.time_ns() - status.st_mtime_ns < _TICK_NS:
             return ()
         return status.st_ino, status.st_size, status.st_mtime_ns
+
+    def has_left(self, directory: str) -> bool:
+        """Return whether a directory is complete: the recorder has gone on in one of a later number."""
+        number = directory.partition("/")[0]
+        return bool(_NUMBER.fullmatch(number)) and any(
+            _NUMBER.fullmatch(name) and int(name) > int(number) for name in os.listdir(self.path)
+        )
+
+    def remove(self, directory: str) -> None:
+        """Remove a directory that its recorder has left; the numbered one when nothing is left in it."""
+        shutil.rmtree(os.path.join(self.path, directory))
+        with suppress(OSError):
+            os.rmdir(os.path.join(self.path, directory.partition("/")[0]))
+
+    def remove_all(self) -> None:
+        """Remove the recording, which its recorder has left; its mark at last, as without it nobody would go on."""
+        for entry in list(os.scandir(self.path)):
+            if entry.is_dir(follow_symlinks=False):
+                shutil.rmtree(entry.path)
+            elif entry.name != MARK:
+                os.unlink(entry.path)
+        os.unlink(os.path.join(self.path, MARK))
+        os.rmdir(self.path)
 
     def open(self, path: str) -> OpenFile:
         """Open a file for reading. FileNotFoundError: there is none any more."""

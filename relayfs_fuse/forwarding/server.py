@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import ssl
 import time
 from dataclasses import dataclass, field
 from functools import partial
@@ -17,6 +18,7 @@ import nats.js.errors
 from nats.js.api import DiscardPolicy, RetentionPolicy, StorageType, StreamConfig
 
 from relayfs_fuse.errors import RelayError
+from relayfs_fuse.forwarding.access import Access
 from relayfs_fuse.forwarding.names import ALL
 
 if TYPE_CHECKING:
@@ -71,28 +73,36 @@ class Server:
     url: nats://HOST:PORT, or several with commas between
     name: what the server calls this connection
     say: prints a message
+    access: how to prove who this is
     """
 
-    def __init__(self, url: str, stream: str, name: str, say: Callable[[str], None]) -> None:
+    def __init__(
+        self, url: str, stream: str, name: str, say: Callable[[str], None], access: Access | None = None
+    ) -> None:
         self.url = ",".join(_without_secrets(one) for one in url.split(","))
         self.stream = stream
         self._urls = url.split(",")
         self._name = name
         self._say = say
+        self._access = access or Access()
         self._said: dict[str, float] = {}
         self._client: Client | None = None
         self._broken: asyncio.Future[None]
         self._jetstream: JetStreamContext | None = None
 
     async def open(self) -> None:
-        """Connect; wait until there is a server. RelayError: the address is wrong."""
+        """Connect; wait until there is a server. RelayError, OSError: the address, or a file of `access`, is wrong."""
         for url in self._urls:
             check_url(url)
+        words = self._access.words()
         self._broken = asyncio.get_running_loop().create_future()
         self._client = await nats.connect(
             self._urls, name=self._name, error_cb=self._failed, disconnected_cb=self._broke, connect_timeout=_CONNECT_S,
-            max_reconnect_attempts=-1, reconnect_time_wait=_RETRY_S,
+            max_reconnect_attempts=-1, reconnect_time_wait=_RETRY_S, **words,
         )  # fmt: skip
+        # nats-py leaves it to the server whether the connection is encrypted.
+        if self._access.wants_tls and not self._client._server_info.get("tls_required"):  # nothing else tells
+            raise RelayError(f"{self.url}: the server does not encrypt, and --tls-ca or --tls-cert asks for it")
         self._jetstream = self._client.jetstream(timeout=_ANSWER_S)
 
     async def close(self) -> None:
@@ -107,7 +117,10 @@ class Server:
         return self._jetstream
 
     async def _failed(self, error: Exception) -> None:
-        if isinstance(error, OSError) and error.errno and error.errno > 0:
+        if isinstance(error, ssl.SSLError):
+            why = error.verify_message if isinstance(error, ssl.SSLCertVerificationError) else error.reason
+            self.waits(f"TLS: {why or error}")
+        elif isinstance(error, OSError) and error.errno and error.errno > 0:
             # asyncio has a text of its own.
             self.waits(os.strerror(error.errno))
         else:

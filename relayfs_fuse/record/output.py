@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from relayfs_fuse.reading.packet import Head
     from relayfs_fuse.record.compress import Compressor
+    from relayfs_fuse.record.full import Limit
     from relayfs_fuse.tracefiles.ctf import Origin
 
 _MARK = ".relayfs"
@@ -100,11 +101,21 @@ class DirectoryOutput:
     path: created if it does not exist; if it holds a recording of this trace, that is continued
     rotates: whether to use numbered directories in it
     compressor: compresses complete directories
+    limit: of the bytes that are written
     """
 
-    def __init__(self, path: str, origin: str, *, rotates: bool = False, compressor: Compressor | None = None) -> None:
+    def __init__(
+        self,
+        path: str,
+        origin: str,
+        *,
+        rotates: bool = False,
+        compressor: Compressor | None = None,
+        limit: Limit | None = None,
+    ) -> None:
         self.path = path
         self.compressor = compressor
+        self.limit = limit
         self.files = OpenFiles()
         self._processes: list[_Process] = []
         self._check_or_mark(origin)
@@ -158,6 +169,12 @@ class DirectoryOutput:
             process.end_files({})
         done = self.current
         self.number += 1
+        if self.limit:
+            # Who makes room by removing complete directories sees by this one that the others are.
+            with suppress(OSError):
+                os.mkdir(self.current)
+            for process in self._processes:
+                process.begin()
         if self.compressor:
             self.compressor.add_all(done)
 
@@ -301,6 +318,9 @@ class _Process:
         if not self._is_written:
             self._write_metadata(directory)
         self._write_threads()
+        if self._output.limit:
+            n_bytes = sum(packet.head.packet_bytes for packet in packets)
+            self._output.limit.take(n_bytes, os.path.join(directory, f"cpu{cpu}"))
         rest = list(packets)
         while rest:
             with temporary_errors_mean_full(os.path.join(directory, stream_name(cpu))):
@@ -314,6 +334,17 @@ class _Process:
             self._last[cpu] = rest[n - 1].head
             rest = rest[n:]
         return True
+
+    def begin(self) -> None:
+        """Make the directory for further packets; it has what is lost so far, also if the ones before are removed."""
+        if self._last:
+            with suppress(OutputFullError):
+                directory = self._make_directory()
+                self._write_metadata(directory)
+                with temporary_errors_mean_full(directory):
+                    for cpu, last in self._last.items():
+                        if last.events_discarded:
+                            self._store_lost_before(directory, cpu, last.events_discarded)
 
     def _make_directory(self) -> str:
         with temporary_errors_mean_full(os.path.join(self._output.current, self._name)):

@@ -27,7 +27,7 @@ from relayfs_fuse.reading.damage import DamagedError, reason
 from relayfs_fuse.reading.process import Process
 from relayfs_fuse.reading.room import FILES_ERRNOS, USER_SHARE, most_processes
 from relayfs_fuse.reading.trust import owner
-from relayfs_fuse.record.full import OutputFullError
+from relayfs_fuse.record.full import LimitError, OutputFullError
 from relayfs_fuse.record.recording import Recording, Summary
 from relayfs_fuse.record.sleeper import Sleepers
 from relayfs_fuse.record.stream import OpenFiles
@@ -95,7 +95,7 @@ class Recorder:
         self._sleepers = Sleepers()
         self._stops = False
         self._began = self._ticked = self._flushed = self._rotated = time.monotonic()
-        self._rotated_bytes = 0
+        self._rotated_bytes = -1  # an earlier recorder may have left something in the directory
 
     @property
     def n_buffers(self) -> int:
@@ -139,6 +139,7 @@ class Recorder:
                     break
             else:
                 self._write_rest()
+            self._rotate_by_size()
             if not self._full:
                 if not self._recordings:
                     return
@@ -356,12 +357,11 @@ class Recorder:
             with self._dropping_damaged(name):
                 busy |= self._recordings[name].drain(self.summary)
             if self._full:
-                return False
-        self._write_rest()
-        rotate_bytes = self._options.rotate_bytes
-        if rotate_bytes and self.summary.bytes - self._rotated_bytes >= rotate_bytes:
-            self._rotate()
-        return busy and time.monotonic() - self._ticked < TICK_S
+                break
+        else:
+            self._write_rest()
+        self._rotate_by_size()
+        return not self._full and busy and time.monotonic() - self._ticked < TICK_S
 
     def _sleep(self) -> None:
         armed = self._sleepers.arm()
@@ -429,6 +429,13 @@ class Recorder:
             with self._dropping_damaged(name):
                 recording.flush()
                 recording.drain(self.summary)
+
+    def _rotate_by_size(self) -> None:
+        """Begin a new directory if this one has its size; or at the limit, where only complete ones can be removed."""
+        n_bytes = self.summary.bytes - self._rotated_bytes
+        rotate_bytes = self._options.rotate_bytes
+        if rotate_bytes and (n_bytes >= rotate_bytes or (n_bytes and isinstance(self._full, LimitError))):
+            self._rotate()
 
     def _rotate(self) -> None:
         self._rotated = time.monotonic()

@@ -303,10 +303,10 @@ def _repair(descriptor: int, end: int) -> tuple[Head | None, int]:
 
 
 def beginning_after(last: Head, packet: Packet) -> Packet:
-    """Return a packet with which a file continues another: it begins after the end of that one's last packet, `last`.
+    """Return a packet with which a file continues another, whose last packet is `last`: it begins after that one's end.
 
     So it comes behind the empty packet that ends the other file, as readers do not order packets of one time. Only if
-    it has an event of that very time, which a coarse clock gives, it begins with that event.
+    it has an event of that very time, by a clock that is as coarse, it begins with it.
     """
     head, begin = packet.head, last.timestamp_end + 1
     first = first_time(packet)

@@ -12,7 +12,7 @@ import shutil
 import signal
 import socket
 import subprocess
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
@@ -38,21 +38,31 @@ def free_port() -> int:
 
 
 class NatsServer:
-    """A server whose files are below `directory`."""
+    """A server whose files are below `directory`.
 
-    def __init__(self, directory: Path) -> None:
+    settings: more of its configuration
+    access: the options by which relayctl gets access
+    host: where it listens
+    enter: a command that runs it in another namespace
+    """
+
+    def __init__(
+        self, directory: Path, settings: str = "", access: tuple[object, ...] = (), host: str = "127.0.0.1",
+        enter: Sequence[str] = (),
+    ) -> None:  # fmt: skip
         program = shutil.which("nats-server")
         if program is None:
             pytest.skip("nats-server is missing, which ./dev unpacks from Debian's packages")
         self.port = free_port()
-        self.url = f"nats://127.0.0.1:{self.port}"
+        self.url = f"nats://{host}:{self.port}"
         self.log = directory / "nats.log"
         configuration = directory / "nats.conf"
         configuration.write_text(
-            f'listen: "127.0.0.1:{self.port}"\n'
-            f'jetstream {{ store_dir: "{directory}/jetstream", max_mem: 16MB, max_file: 8GB }}\n'
+            f'listen: "{host}:{self.port}"\n'
+            f'jetstream {{ store_dir: "{directory}/jetstream", max_mem: 16MB, max_file: 8GB }}\n{settings}\n'
         )
-        self._command = [program, "-c", str(configuration), "-l", str(self.log)]
+        self.access = access
+        self._command = [*enter, program, "-c", str(configuration), "-l", str(self.log)]
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
@@ -88,7 +98,7 @@ class NatsServer:
     # --- the stream ---
 
     def make_stream(self, *more: str) -> None:
-        done = relayctl("fleet", "init", "--to", self.url, "--max-bytes", str(MAX_BYTES), *more)
+        done = relayctl("fleet", "init", "--to", self.url, "--max-bytes", str(MAX_BYTES), *self.access, *more)
         assert (done.returncode, done.stderr) == (0, ""), done.stderr
 
     def remove_stream(self) -> None:

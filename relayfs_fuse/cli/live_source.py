@@ -1,0 +1,107 @@
+"""The trace that `relayctl forward` sends: a process records it to the spool."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from contextlib import closing
+from typing import TYPE_CHECKING
+
+from relayfs_fuse import native
+from relayfs_fuse.cli.channel import find_channel
+from relayfs_fuse.cli.child import die_with_parent
+from relayfs_fuse.cli.opened import absolute
+from relayfs_fuse.errors import RelayError
+from relayfs_fuse.explain import mounts_of
+from relayfs_fuse.reading.source import Source, find_store
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+# Isolated from the user's environment and working directory, from which Python would import.
+_MAIN = "import sys; sys.path.append(sys.argv.pop(1)); from relayfs_fuse.cli.relayctl import main; main()"
+# Of the spool, so much is in directories that are not complete, at least until the spool is full.
+_SHARE = 8
+_END_S = 30.0
+
+
+class LiveSource:
+    """A trace.
+
+    what: its name, or MNT/NAME
+    mount, store: as for find_store()
+    """
+
+    def __init__(self, what: str, mount: str | None, store: str | None) -> None:
+        self._what, self._mount, self._store = what, mount, store
+        if mount is None and store is None and "/" in what:
+            for place, path in mounts_of(what):
+                self._what, self._mount = path, place
+            if os.path.isabs(what) and self._mount is None:
+                root, self._what = absolute(what)
+                self._store = root.place
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        return self._what
+
+    def origin(self) -> str:
+        """Return a text that no other source has, now or later. RelayError: there is no such trace."""
+        if channel := find_channel(self._what, self._mount, self._store):
+            raise RelayError(f"{channel.path} is a channel; what `relayctl forward` sends is events of traces")
+        with closing(Source(self._what, find_store(self._mount, self._store))) as source:
+            return source.identity
+
+    def is_there(self, origin: str) -> bool:
+        """Return whether there is a source still of which origin() has returned this."""
+        try:
+            return self.origin() == origin
+        except (RelayError, OSError):
+            return False
+
+    def record(self, output: str, spool: str, most: int, *, follows: bool) -> Recorder:
+        """Start to record it.
+
+        output: a directory of the spool
+        most: bytes that the spool may take
+        follows: until it is removed; otherwise what it has now
+        """
+        words = ["record", self._what, "-o", output, "--max", str(most), "--max-of", spool]
+        words += ["--rotate-size", str(max(1, most // _SHARE))]
+        words += [] if follows else ["--duration", "0"]
+        for option, value in (("--mount", self._mount), ("--store", self._store)):
+            words += [option, value] if value is not None else []
+        return Recorder(words)
+
+
+class Recorder:
+    """The process that records; the kernel kills it if this one is killed, and another one goes on where it was."""
+
+    def __init__(self, words: Sequence[str]) -> None:
+        root = os.path.dirname(os.path.dirname(os.path.abspath(native.__path__[0])))
+        self._process = subprocess.Popen(
+            [sys.executable, "-I", "-c", _MAIN, root, *words], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+            preexec_fn=die_with_parent,  # noqa: PLW1509  # this process has one thread
+        )  # fmt: skip
+
+    def has_ended(self) -> bool:
+        """Return whether it has."""
+        return self._process.poll() is not None
+
+    def end(self) -> None:
+        """Have it write what it has read, and end."""
+        if self._process.poll() is None:
+            self._process.terminate()
+            try:
+                self._process.wait(_END_S)
+            except subprocess.TimeoutExpired:
+                # It waits for a disk or a network; what it has not consumed comes again.
+                self._process.kill()
+                self._process.wait()
+
+    def check(self, name: str) -> None:
+        """Raise RelayError if it has ended with an error, after it has said which one."""
+        if self._process.returncode:
+            raise RelayError(f"the recorder of {name} has ended with status {self._process.returncode}")

@@ -1,0 +1,130 @@
+"""relayctl forward --spool: a trace or channel that is recorded, sent, and removed from the spool."""
+
+import json
+import signal
+from pathlib import Path
+
+from babeltrace import read
+from forwarding import forward, receive, running
+from mounts import DEADLINE_S, wait_until
+from tracing import relayctl
+
+from relayfs_fuse.record.full import size_of
+
+HOST = "a"
+MAX = 128 << 10
+
+
+def live(store, spool: Path, *more: object) -> list[object]:
+    return ["--store", store.path, "--spool", spool, "--spool-max", MAX, "--host", HOST, *more]
+
+
+def spooled(spool: Path) -> list[Path]:
+    return sorted(path for path in spool.rglob("cpu*") if path.is_file())
+
+
+def received(into: Path) -> tuple[list[Path], dict[str, list[int]], int]:
+    """The recordings that arrived, the numbers of their events by process, and how many were lost."""
+    events: dict[str, list[int]] = {}
+    recordings = sorted((into / HOST).iterdir())
+    lost = 0
+    for number in sorted(path for one in recordings for path in one.iterdir() if path.is_dir()):
+        found = read(number)
+        lost += found.lost
+        for name, numbers in found.events.items():
+            events.setdefault(name, []).extend(numbers)
+    return recordings, events, lost
+
+
+def test_a_trace_is_recorded_and_what_is_sent_of_it_is_removed(nats, store, run, tmp_path):
+    spool, into = tmp_path / "spool", tmp_path / "into"
+    trace = store.create("t", n_subbufs=64)
+    app = run(trace, "app")
+    for _ in range(3):
+        assert app.write(5000) == 0
+        forward("t", nats, *live(store, spool))
+    assert size_of(str(spool)) < MAX
+    (recording,) = spool.iterdir()
+    app.end()
+    store.change(trace, id=0)
+    done = relayctl("forward", "t", "--to", nats.url, "--once", *live(store, spool))
+    # What an earlier recorder has left is sent all the same.
+    assert (done.returncode, "there is no trace t in " in done.stderr) == (1, True)
+    assert list(spool.iterdir()) == []
+    receive(into, nats)
+    recordings, events, lost = received(into)
+    assert [path.name for path in recordings] == [recording.name]
+    assert (events, lost) == ({"app": list(range(15_000))}, 0)
+
+
+def test_a_trace_that_is_made_anew_is_another_recording(nats, store, run, tmp_path):
+    spool, into = tmp_path / "spool", tmp_path / "into"
+    for n in (100, 200):
+        trace = store.create("t") if n == 100 else store.create("t2")
+        name = trace.name
+        app = run(trace, f"app{n}")
+        app.write(n)
+        forward(name, nats, *live(store, spool, "--as", "t"))
+        app.end()
+    receive(into, nats)
+    recordings, events, _ = received(into)
+    assert len(recordings) == 2
+    assert events == {"app100": list(range(100)), "app200": list(range(200))}
+    # Only the one that may grow is left.
+    assert len(list(spool.iterdir())) == 1
+
+
+def test_a_full_spool_loses_what_comes_and_both_sides_know_how_much(nats, store, run, tmp_path):
+    spool, into = tmp_path / "spool", tmp_path / "into"
+    nats.make_stream("--max-bytes", "20K")
+    trace = store.create("t", n_subbufs=16)
+    app = run(trace, "app")
+    refused = 0
+    with running("forward", "t", "--to", nats.url, *live(store, spool)) as process:
+
+        def loses() -> bool:
+            nonlocal refused
+            refused += app.write(500)
+            return refused > 1000
+
+        wait_until(loses, "losses")
+        # As many bytes as it has at once may be more.
+        assert size_of(str(spool)) < MAX + 16 * 4096
+        nats.make_stream()
+        # There is room for later events.
+        wait_until(lambda: size_of(str(spool)) < MAX // 2, "room")
+        for _ in range(20):
+            app.write_patiently(500)
+        app.flush()
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(DEADLINE_S) == 0
+    forward("t", nats, *live(store, spool))
+    receive(into, nats)
+    _, events, lost = received(into)
+    assert lost == store.lost(app.directory)
+    numbers = events["app"]
+    assert numbers == sorted(set(numbers))
+    assert len(numbers) == store.written(app.directory)
+    shown, *_ = map(json.loads, relayctl("fleet", "--to", nats.url, "--json").stdout.splitlines())
+    assert shown["lost"] == lost > 1000
+
+
+def test_whenever_it_is_killed_each_event_arrives_once(nats, store, run, tmp_path):
+    """The recorder ends with it, at any place."""
+    spool, into = tmp_path / "spool", tmp_path / "into"
+    trace = store.create("t", n_subbufs=64)
+    app = run(trace, "app")
+    for _ in range(3):
+        with running("forward", "t", "--to", nats.url, *live(store, spool), waits=False) as process:
+            before = nats.subjects()
+            app.write_patiently(4000)
+            wait_until(lambda before=before: len(nats.subjects()) > len(before), "messages")
+            process.kill()
+            process.wait(DEADLINE_S)
+    app.flush()
+    forward("t", nats, *live(store, spool))
+    receive(into, nats)
+    recordings, events, lost = received(into)
+    assert len(recordings) == 1
+    assert events == {"app": list(range(12_000))}
+    assert lost == store.lost(app.directory)
