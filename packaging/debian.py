@@ -41,7 +41,8 @@ def main(tree: Path, version: str) -> None:
         if not name.startswith("bin/"):
             (usr / name).parent.mkdir(parents=True, exist_ok=True)
             (usr / name).symlink_to(target)
-    write(tree / install.UNIT, install.unit(Path("/usr/bin")))
+    for name in install.UNITS:
+        write(tree / name, install.unit(name, Path("/usr/bin")))
     metadata = ["Metadata-Version: 2.1", f"Name: {project['name']}", f"Version: {version}"]
     metadata += [f"Requires-Dist: {needed}" for needed in project["dependencies"]]
     where = usr / f"lib/python3/dist-packages/relayfs-{version}.dist-info"

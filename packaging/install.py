@@ -49,9 +49,12 @@ FILES = {
     "share/fish/vendor_completions.d/relayfs.fish": "mount/completions/relayfs.fish",
 }
 UNIT = "lib/systemd/system/relayfs@.service"
+UNITS = {
+    UNIT: "mount/relayfs@.service",
+    "lib/systemd/system/relayfs-forward@.service": "mount/relayfs-forward@.service",
+}
 PC = "lib/pkgconfig/relayfs.pc"
 LIBS = "\nLibs: -L${libdir} -lrelayfs"
-UNIT_SOURCE = ROOT / "mount/relayfs@.service"
 
 
 class InstallError(Exception):
@@ -82,7 +85,7 @@ def install(prefix: Path, environment: Path) -> None:
         if path_built.is_symlink()
     ]
     links = {entry.path for entry in planned}
-    names = [*from_build, *FILES, UNIT]
+    names = [*from_build, *FILES, *UNITS]
     planned += [Entry("file", prefix / name) for name in names if prefix / name not in links]
     if is_for_everybody(prefix):
         planned += [Entry("link", Path(path), str(prefix / target)) for path, target in OUTSIDE.items()]
@@ -220,7 +223,8 @@ def fill(prefix: Path, from_build: dict[str, Path], entries: list[Entry]) -> Non
             shutil.copy(path, prefix / name)
     for name, source in FILES.items():
         shutil.copyfile(ROOT / source, prefix / name)
-    (prefix / UNIT).write_text(unit(prefix / "bin"))
+    for name in UNITS:
+        (prefix / name).write_text(unit(name, prefix / "bin"))
     if not is_for_everybody(prefix):
         add_run_path(prefix / PC)
 
@@ -233,12 +237,14 @@ def add_run_path(pc: Path) -> None:
     pc.write_text(text.replace(LIBS, f"{LIBS} -Xlinker -rpath=${{libdir}}"))
 
 
-def unit(directory: Path) -> str:
-    """Return the systemd unit for programs in this directory; systemd reads a percent sign twice."""
-    program = str(directory / "relayfs").replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%")
-    quoted = f'"{program}"' if set(program) & set(" '\"\\") else program
-    text = UNIT_SOURCE.read_text()
-    return re.sub(r"(?<=[= ])/usr/local/bin/relayfs(?= )", lambda _: quoted, text)
+def unit(name: str, directory: Path) -> str:
+    """Return the systemd unit NAME of UNITS for programs in a directory; systemd reads a percent sign twice."""
+
+    def program(match: re.Match[str]) -> str:
+        path = str(directory / match[1]).replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%")
+        return f'"{path}"' if set(path) & set(" '\"\\") else path
+
+    return re.sub(r"(?<=[= ])/usr/local/bin/(relayfs|relayctl)(?= )", program, (ROOT / UNITS[name]).read_text())
 
 
 def run(*command: str | Path) -> None:

@@ -13,7 +13,7 @@ from forking import RELAYFS
 from mounts import DEADLINE_S, wait_until
 
 FILES = sorted((ROOT / "examples").glob("compose_*.yaml"))
-STORE, MOUNT = (ROOT / f"examples/compose_{name}.yaml" for name in ("store", "mount"))
+STORE, MOUNT, FORWARD = (ROOT / f"examples/compose_{name}.yaml" for name in ("store", "mount", "forward"))
 N = 200
 # The service: it logs, and then it waits, until it is killed.
 WEB = f"""#!/bin/sh
@@ -35,7 +35,7 @@ def judge(*files: Path) -> subprocess.CompletedProcess[str]:
 
 
 def test_compose_files_are_as_the_specification_says(tmp_path: Path) -> None:
-    assert sorted([STORE, MOUNT]) == FILES
+    assert sorted([STORE, MOUNT, FORWARD]) == FILES
     done = judge(*FILES)
     assert done.returncode == 0, done.stdout
     wrong = tmp_path / "wrong.yaml"

@@ -79,9 +79,10 @@ def test_programs_link_with_what_is_installed(prefix, tmp_path):
         assert done.stderr.startswith(f"producer: {tmp_path}/none: ".encode())
 
 
-def test_the_unit_starts_what_is_installed(prefix):
-    unit = prefix / install.UNIT
-    assert f'\nExecStart="{prefix}/bin/relayfs" ' in unit.read_text()
+@pytest.mark.parametrize(("unit", "program"), zip(install.UNITS, ["relayfs", "relayctl"], strict=True))
+def test_the_units_start_what_is_installed(prefix, unit, program):
+    unit = prefix / unit
+    assert f'\nExecStart="{prefix}/bin/{program}" ' in unit.read_text()
     done = subprocess.run(["systemd-analyze", "verify", "--man=no", unit], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
 
