@@ -33,9 +33,9 @@ def trigger() -> None:
 WHEN    GLOB [if CONDITION]                        lost
         'rate > N/s' [of GLOB [if CONDITION]]      death
         quiet TIME [of GLOB [if CONDITION]]        'fill > N%'
-        counter NAME '> N'
+        counter NAME '> N'                         crash
 ACTION  snapshot DIR   start [TRACE]   stop [TRACE]   mark   notify   run PROGRAM
-KEY     limit=TIME     window=BEFORE[/AFTER]""",
+KEY     limit=TIME     window=BEFORE[/AFTER]     keep=N, keep=BYTES""",
 )
 @click.argument("name")
 @click.argument("words", metavar=_USAGE, nargs=-1, required=True, shell_complete=complete.trigger_words)

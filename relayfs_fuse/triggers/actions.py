@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import heapq
 import os
+import re
 import shutil
 import subprocess
 import threading
@@ -162,6 +163,7 @@ class Actions:
         stem = f"{action.command.name}-{_stamp(action.time)}"
         path, hidden = os.path.join(directory, stem), os.path.join(directory, f".{stem}")
         if os.path.lexists(path):
+            _remove_older(action.command, directory)
             return f"snapshot {path}"  # the process before has taken it
         shutil.rmtree(hidden, ignore_errors=True)  # what it has left
         try:
@@ -171,7 +173,9 @@ class Actions:
         except BaseException:
             shutil.rmtree(hidden, ignore_errors=True)
             raise
-        return f"snapshot {path}{', incomplete' if summary else ''}"
+        n_removed = _remove_older(action.command, directory)
+        removed = f", and removed {n_removed} older" if n_removed else ""
+        return f"snapshot {path}{', incomplete' if summary else ''}{removed}"
 
     def _take(self, action: Action, path: str) -> bool:
         """Take a snapshot, and return whether it is incomplete."""
@@ -223,6 +227,30 @@ class Actions:
 def due_of(command: TriggerCommand, time: int) -> int:
     """Return when an action is to be carried out, ns since 1970."""
     return time + command.window[1] + MARGIN_NS if command.does == "snapshot" else 0
+
+
+def _remove_older(command: TriggerCommand, directory: str) -> int:
+    """Remove a trigger's oldest snapshots, but never its newest, until as many stay as it keeps; return how many."""
+    if not command.keep and not command.keep_bytes:
+        return 0
+    pattern = re.compile(re.escape(command.name) + r"-\d{8}T\d{6}\.\d{9}Z")
+    with os.scandir(directory) as entries:
+        names = [one.name for one in entries if one.is_dir(follow_symlinks=False) and pattern.fullmatch(one.name)]
+    names.sort(reverse=True)  # their times are in order as texts
+    n_kept, n_bytes = 0, 0
+    for name in names:
+        n_bytes += _bytes_in(os.path.join(directory, name)) if command.keep_bytes else 0
+        is_within = n_kept < command.keep if command.keep else n_bytes <= command.keep_bytes
+        if n_kept and not is_within:
+            break
+        n_kept += 1
+    for name in names[n_kept:]:
+        shutil.rmtree(os.path.join(directory, name))
+    return len(names) - n_kept
+
+
+def _bytes_in(directory: str) -> int:
+    return sum(os.lstat(os.path.join(at, name)).st_size for at, _, names in os.walk(directory) for name in names)
 
 
 def _stamp(time_ns: int) -> str:

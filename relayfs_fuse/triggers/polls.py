@@ -1,4 +1,4 @@
-"""What triggers wait for besides events: full buffers, counters, the ends of processes, and losses without buffers.
+"""What triggers wait for besides events: full buffers, counters, ends of processes, crash cards, some losses.
 
 These are looked at every POLL_S. A trigger fires when what it waits for begins: a buffer that stays full fires once.
 """
@@ -11,6 +11,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from relayfs_fuse.counters import Counters
+from relayfs_fuse.fs.store import CRASHED_NAME
 from relayfs_fuse.inotify import MOVED_TO, ONLY_DIRECTORIES, Inotify
 from relayfs_fuse.native.library import Closing
 from relayfs_fuse.tracefiles.trigger_files import lives, processes_in
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     Fire = Callable[[int, str], None]
 
 POLL_S = 0.2
+# How much is read of a file of a card.
+_CARD_TEXT_MAX = 4096
 
 
 class Polls(Closing):
@@ -45,6 +48,8 @@ class Polls(Closing):
         # By name of its directory: the inode, and whether its end was told.
         self._processes: dict[str, list[int]] | None = state.get("processes")
         self._n_unbuffered: int | None = state.get("unbuffered")
+        # The cards that were there at the last look; None: no trigger waits for them.
+        self._cards: list[str] | None = state.get("cards")
         self._counters: Counters | None = None
         self._inotify = Inotify()
         self._inotify.add(source.directory, MOVED_TO | ONLY_DIRECTORIES)
@@ -67,7 +72,10 @@ class Polls(Closing):
 
     def state(self) -> dict[str, Any]:
         """Return what the next process has to know."""
-        return {"above": dict(self._above), "processes": self._processes, "unbuffered": self._n_unbuffered}
+        return {
+            "above": dict(self._above), "processes": self._processes, "unbuffered": self._n_unbuffered,
+            "cards": self._cards,
+        }  # fmt: skip
 
     def poll(self, live: Live, fire: Fire) -> None:
         """Look, if the last look was POLL_S ago; `fire` is called with a trigger and the reason."""
@@ -82,6 +90,7 @@ class Polls(Closing):
         for since in by_kind.get("counter", ()):
             self._check_counter(since, fire)
         self._check_deaths(by_kind.get("death", ()), fire)
+        self._check_cards(by_kind.get("crash", ()), fire)
         self._check_unbuffered(by_kind.get("lost", ()), fire)
 
     def _note(self, since: int, *, is_above: bool, text: str, fire: Fire) -> None:
@@ -150,6 +159,38 @@ class Polls(Closing):
             if is_gone:
                 del known[name]
         self._processes = known
+
+    # --- crash cards ---
+
+    def _check_cards(self, triggers: list[int] | tuple[()], fire: Fire) -> None:
+        """Find the trace's cards that were made since the last look; at the first, since a trigger was added."""
+        directory = os.path.join(self._store, CRASHED_NAME)
+        if not triggers:
+            self._cards = None
+            return
+        found: list[str] = []
+        with suppress(OSError):  # no cards are made
+            found = sorted(name for name in os.listdir(directory) if not name.startswith("."))
+        for name in sorted(set(found) - set(self._cards or ())):
+            with suppress(OSError):  # it was removed
+                made_ns, text = self._card(os.path.join(directory, name))
+                for since in triggers if text else ():
+                    if self._cards is not None or made_ns >= since:
+                        fire(since, f"crash card {name}: {text}")
+        self._cards = found
+
+    def _card(self, path: str) -> tuple[int, str]:
+        """Return when a card was made, and why; "": it is of another trace."""
+        about, cause = (_words(os.path.join(path, name)) for name in ("process", "cause"))
+        why = cause.get("signal") or f"{cause.get('cause', 'unknown')} {cause.get('status', '')}".rstrip()
+        return os.stat(path).st_mtime_ns, why if about.get("trace") == self._source.name else ""
+
+
+def _words(path: str) -> dict[str, str]:
+    """Return the KEY=VALUE lines of a card's file."""
+    with open(path, encoding="utf-8", errors="replace") as file:
+        text = file.read(_CARD_TEXT_MAX)
+    return {key: value for key, _, value in (line.partition("=") for line in text.splitlines()) if value.isprintable()}
 
 
 def _is_process(name: str) -> bool:

@@ -4,6 +4,7 @@
 
     WHEN     GLOB [if CONDITION]   quiet TIME [of GLOB [if CONDITION]]   lost    counter COUNTER > N
              fill > N%             rate > N/s [of GLOB [if CONDITION]]   death   counter COUNTER < N
+                                                                         crash
     ACTION   snapshot DIR   start [TRACE]   stop [TRACE]   mark   notify   run PROGRAM
 
 CONDITION is that of `trace enable`, in '' or up to the next word `do`. Like control.py, this module checks the syntax;
@@ -35,14 +36,17 @@ DOES = {"snapshot": "DIR", "start": "[TRACE]", "stop": "[TRACE]", "mark": "", "n
 ALLOWED = {
     "limit": "a time, 1ms to 24h, such as 10s: at most one firing in it",
     "window": "BEFORE or BEFORE/AFTER, times up to 24h, such as 10s/2s",
+    "keep": "how many snapshots of the trigger stay, 1 to 99999, or their bytes, such as 1G",
 }
-CONDITIONS = ("lost", "death", "fill", "quiet", "rate", "counter")
+CONDITIONS = ("lost", "death", "crash", "fill", "quiet", "rate", "counter")
 
 NS_IN_MS = 1_000_000
 _UNITS = {"ms": NS_IN_MS, "s": 1000 * NS_IN_MS, "m": 60_000 * NS_IN_MS, "h": 3_600_000 * NS_IN_MS}
 TIME_MAX = 24 * _UNITS["h"]
 LIMIT_DEFAULT = _UNITS["s"]
 _N_MAX = 2**63 - 1
+_KEPT = re.compile(r"([1-9][0-9]{0,4})([KMGT]?)")
+_FACTORS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 _TIME = re.compile(r"([0-9]{1,8})(ms|s|m|h)")
 _WORD = re.compile(r"[ \t]*([^ \t]+)")
 # A condition in quotes, and one up to the word `do`. Texts in "" may have both.
@@ -78,6 +82,7 @@ class TriggerCommand:
     argument: the directory, program or trace behind it; empty: there is none
     limit: the least time between two firings, ns
     window: how much before and after the firing a snapshot has, ns; before: 0: all that there is
+    keep, keep_bytes: how many snapshots of the trigger stay, or how many bytes of them; 0: all
     """
 
     action: str
@@ -97,6 +102,8 @@ class TriggerCommand:
     argument: str = ""
     limit: int = LIMIT_DEFAULT
     window: tuple[int, int] = (0, 0)
+    keep: int = 0
+    keep_bytes: int = 0
 
     @property
     def kind(self) -> Kind:
@@ -283,9 +290,22 @@ def _parse_option(command: TriggerCommand, word: Word) -> None:
         command.limit = _time(word, value, least=NS_IN_MS)
         return
     if command.does != "snapshot":
-        _refuse(word, f"window= is for `do snapshot`, not for `do {command.does}`")
+        _refuse(word, f"{key}= is for `do snapshot`, not for `do {command.does}`")
+    if key == "keep":
+        _parse_keep(command, word, value)
+        return
     before, slash, after = value.partition("/")
     command.window = _time(word, before, least=NS_IN_MS), _time(word, after, least=0) if slash else 0
+
+
+def _parse_keep(command: TriggerCommand, word: Word, value: str) -> None:
+    found = _KEPT.fullmatch(value)
+    if not found:
+        _refuse(word, f"{word.text}: {ALLOWED['keep']}")
+    if found[2]:
+        command.keep_bytes = int(found[1]) * _FACTORS[found[2]]
+    else:
+        command.keep = int(found[1])
 
 
 def _time(word: Word, text: str, *, least: int) -> int:

@@ -141,11 +141,16 @@ class Deaths:
         self._epoll.close()
         os.close(self._wake)
 
+    @property
+    def makes_cards(self) -> bool:
+        """Whether cards are made at all."""
+        return self._cards.number > 0
+
     # ---------------------------------------------------------------- called by the registry
 
     def note(self, process: TraceProcess) -> None:
         """Watch a process whose directory has appeared."""
-        if self._cards.number:
+        if self.makes_cards:
             process.awaits_card = True
             self._new.append(process)
             os.eventfd_write(self._wake, 1)

@@ -154,11 +154,14 @@ class Triggers:
                 raise command.refuse(errno.ENOENT, f"no trace {name}; {hint}", key)
         trace = self._traces.find(command.trace)
         assert trace is not None
-        if command.when == "death" and trace.buffers != native_trace.BUFFERS_PERPROCESS:
+        if command.when in ("death", "crash") and trace.buffers != native_trace.BUFFERS_PERPROCESS:
             raise command.refuse(
-                errno.EINVAL, f"death: {trace.name} has buffers that processes share; buffers=perprocess is needed",
+                errno.EINVAL,
+                f"{command.when}: {trace.name} has buffers that processes share; buffers=perprocess is needed",
                 "trace",
-            )  # fmt: skip
+            )
+        if command.when == "crash" and not (self._traces.deaths and self._traces.deaths.makes_cards):
+            raise command.refuse(errno.EINVAL, "crash: this mount makes no cards; the option crashed= says how many")
         if command.when == "fill" and trace.mode == native.MODE_OVERWRITE:
             raise command.refuse(
                 errno.EINVAL, f"fill: {trace.name} has mode=overwrite, so its buffers are always full", "trace"

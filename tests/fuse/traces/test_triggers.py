@@ -11,7 +11,8 @@ import pytest
 from babeltrace import babeltrace
 from mounts import Mount, wait_until
 from stress import is_long
-from traced import relayctl, start_trace, traced
+from traced import environment_of, relayctl, start_trace, traced
+from tracing import finish, recording
 from triggering import lines_of, listed, wait_evaluated, wait_lines, wait_seen, watcher_of
 
 from relayfs_fuse.counters import Counters
@@ -20,6 +21,7 @@ ROOM = "subbuf_size=256K n_subbufs=16"
 # Of a trigger before the server is killed, which happens three times.
 LEAST_FIRINGS = 3500 if is_long() else 1
 BURST = 1 if is_long() else 10
+AFTER_NS = 1_000_000_000
 
 
 def add(mount: Mount, line: str) -> None:
@@ -165,6 +167,45 @@ def test_a_snapshot_has_the_event_and_its_window(mount, tmp_path):
     assert sorted(os.listdir(tmp_path)) == sorted([Path(place).name for place in places] + ["by-hand"])
 
 
+def test_a_window_reaches_behind_the_event_and_a_recorder_beside_the_snapshot_gets_all(mount, tmp_path):
+    trace = start_trace(mount, "t", "subbuf_size=4K n_subbufs=256 mode=overwrite")
+    place = tmp_path / "snapshots"
+    place.mkdir()
+    add(mount, f"slow on t judge:step if seq == 1000 do snapshot {place} limit=1h window=10s/1s")
+    with traced(mount) as program, recording("t", "-o", tmp_path / "all", env=environment_of(mount)) as recorder:
+        program.ask("emit 1001")
+        n = 1001
+        while len(lines_of(trace, "slow")) < 2:
+            program.ask("emit 1")
+            n += 1
+        finish(recorder)
+    fired, taken = lines_of(trace, "slow")
+    events = babeltrace(Path(taken.text.removeprefix("snapshot "))).named("judge:step")
+    assert [event["seq"] for event in events] == list(range(len(events)))
+    assert events[-1].ns > ns(fired.time) + AFTER_NS // 2
+    assert babeltrace(tmp_path / "all").numbers() == list(range(n))
+
+
+@pytest.mark.parametrize(("keep", "n_left"), [("keep=2", 2), ("keep=1K", 1), ("keep=1G", 4)])
+def test_a_trigger_keeps_so_many_snapshots(mount, tmp_path, keep, n_left):
+    trace = start_trace(mount, "t", ROOM)
+    time = "20260101T000000.000000000Z"
+    others, link = {f"one-{time}-mine", f"other-{time}", f".one-{time}"}, tmp_path / f"one-{time}"
+    for name in others:
+        (tmp_path / name).mkdir()
+    link.symlink_to(tmp_path / f"other-{time}")
+    add(mount, f"one on t judge:step do snapshot {tmp_path} limit=1ms {keep}")
+    taken = []
+    with traced(mount) as program:
+        for n in range(4):
+            program.ask("emit 1")
+            said = wait_lines(trace, "one", 2 * n + 2)[-1].text
+            taken.append(Path(said.removeprefix("snapshot ").partition(",")[0]).name)
+            assert (", and removed 1 older" in said) == (n >= n_left)
+    assert {path.name for path in tmp_path.iterdir()} == {*others, link.name, *taken[-n_left:]}
+    assert babeltrace(tmp_path / taken[-1]).numbers() == list(range(4))
+
+
 def test_a_full_disk_is_said_and_leaves_nothing(mount, own_tmpfs):
     trace = start_trace(mount, "t", ROOM)
     place = own_tmpfs / "snapshots"
@@ -203,6 +244,30 @@ def test_silence_rate_loss_and_death_fire(mount):
         directory = f"traced-{program.process.pid}"
         assert lines_of(trace, "end") == []
     assert wait_lines(trace, "end", 1)[0].text == f"{directory} has ended"
+
+
+def test_a_crash_fires_with_its_card_and_an_orderly_end_does_not(mount):
+    trace = start_trace(mount, "t", ROOM)
+    with traced(mount) as before:
+        before.ask("emit 1")
+        before.kill()
+    wait_until(lambda: len(list((mount.path / ".crashed").iterdir())) == 1, "the card from before is there")
+    add(mount, "crashed on t crash do notify limit=1ms")
+    with traced(mount) as good, traced(mount) as bad, traced(mount) as worse:
+        for program in (good, bad, worse):
+            program.ask("emit 1")
+        good.end()
+        bad.kill()
+        wait_lines(trace, "crashed", 1)
+        mount.kill()
+        worse.kill()
+        mount.start()
+        lines = wait_lines(trace, "crashed", 2)
+        for line, program in zip(lines, (bad, worse), strict=True):
+            card, _, why = line.text.removeprefix("crash card ").partition(": ")
+            assert card.startswith(f"traced-{program.process.pid}-")
+            assert (mount.path / ".crashed" / card).is_dir()
+            assert why in ("SIGKILL", "unknown")  # if this process has waited before the server looked
 
 
 def test_a_counter_fires_when_it_crosses_the_value(mount):
@@ -305,7 +370,10 @@ def test_the_file_is_readable_when_there_is_more(mount):
         ("trigger add x on t lost do notify limit=0ms", "from 1ms to 24h"),
         ("trigger add x on t lost do notify limit=1s limit=2s", "limit is given twice"),
         ("trigger add x on t lost do notify window=1s", "window= is for `do snapshot`"),
-        ("trigger add x on t lost do notify size=1", "there are: limit=, window="),
+        ("trigger add x on t lost do notify size=1", "there are: limit=, window=, keep="),
+        ("trigger add x on t lost do notify keep=1", "keep= is for `do snapshot`"),
+        ("trigger add x on t lost do snapshot /root keep=0", "1 to 99999, or their bytes"),
+        ("trigger add x on t crash x do notify", "`do` must follow"),
         ("trigger add x on t fill > 100% do notify", "fill > N%"),
         ("trigger add x on t fill > 10% do notify", "mode=overwrite"),
         ("trigger add x on t rate > 5 do notify", "rate > N/s"),
