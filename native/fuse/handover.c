@@ -14,7 +14,7 @@ struct kept {
 	unsigned char init[RELAY_HANDOVER_INIT_MAX];
 	struct relay_handover_reply reply;
 };
-_Static_assert(sizeof(struct kept) <= RELAY_HANDOVER_BYTES, "it has its place");
+_Static_assert(sizeof(struct kept) <= RELAY_HANDOVER_BYTES, "the page has room for it");
 
 static struct kept *kept;
 static int inherited_fd = -1;
@@ -127,7 +127,7 @@ void relay_handover_begin_reply(struct relay_handover_reply reply)
 		return;
 	kept->reply.number = reply.number;
 	kept->reply.end = reply.end;
-	/* Keeps the stores in this order, also for another process, which looks after this one has ended. */
+	/* The compiler must keep the order of the stores; the other process loads them after this one has ended. */
 	__asm__ volatile("" : : : "memory");
 	kept->reply.unique = reply.unique;
 	__asm__ volatile("" : : : "memory");

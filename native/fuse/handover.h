@@ -45,8 +45,9 @@ struct relay_handover_reply relay_handover_last_reply(void);
 
 /* ---- for tap.c ---- */
 
-/* Note a reply that is going to be sent, and that what it has is consumed, or was not sent. */
+/* Note a reply that is going to be sent. */
 void relay_handover_begin_reply(struct relay_handover_reply reply);
+/* Drop the note: the data of the reply are consumed, or it was not sent. */
 void relay_handover_end_reply(void);
 
 /* The descriptor that relay_handover_use() was given. */

@@ -1,4 +1,4 @@
-"""What a server in the background lets go of: the terminal, and the pipe to the program that was started."""
+"""Descriptors that a server in the background gives up: the terminal, and the pipe to the program that was started."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from contextlib import suppress
 
 
 def detach() -> None:
-    """Let go of the terminal, or of who waits for the end of what this process prints."""
+    """Give up stdin, stdout and stderr: a terminal, or a pipe whose reader waits for its end."""
     open_null(*range(3))
 
 
@@ -20,7 +20,7 @@ def open_null(*descriptors: int) -> None:
 
 
 def send(writing_end: int, message: bytes) -> None:
-    """Write to the pipe for the last time: what is said later is for nobody."""
-    with suppress(OSError):  # who reads has ended
+    """Write the last message to the pipe; later ones go to /dev/null."""
+    with suppress(OSError):  # the reader has ended
         os.write(writing_end, message)
     open_null(writing_end)

@@ -9,8 +9,8 @@ number has not changed, the time since the last look counts, but only
 * a second at most: if the supervisor itself was stopped, or the machine paused, the server was, too. The clock is
   CLOCK_MONOTONIC, which stands still while the machine is suspended.
 
-So a server that sleeps in a system call, is stopped, or runs in a circle is found; when that is so for as long as the
-mount's option says, it is stuck.
+So a server is found that sleeps in a system call, is stopped, or computes without end. It is stuck when the time that
+counts has reached the limit, the mount option watchdog=.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What is noted before records are consumed, or a record is written, for the server after this one.
+"""Notes for the next server that are written before records are consumed, or a record is written.
 
 Records leave a buffer before the reply that has them is sent. So they are copied into memory that the next server has,
 too, the library says there what it is about to consume (<relayfs/store.h>, relay_taken_store()), and then it does.
@@ -34,7 +34,7 @@ _POSITION, _LENGTH, _UNIQUE, _HANDLE, _PLACE = range(5)
 _WRITE, _WRITE_STATE, _WRITE_BEFORE, _WRITE_BUFFER = range(8, 12)
 # Where the records are: in the area, or in the note RECORD of the handle.
 IN_AREA, IN_RECORD = 1, 2
-# Of a write(2): it is being carried out; it is.
+# The states of a write(2): it is being carried out; it has been.
 _BEGUN, _DONE = 1, 2
 _REQUEST = struct.Struct("=QQ")
 

@@ -45,7 +45,7 @@ class Polls(Closing):
         self._living: Mapping[str, int] = {}
         self._polled = 0.0
         self._above: dict[str, bool] = dict(state.get("above", {}))
-        # By name of its directory: the inode, and whether its end was told.
+        # By the name of a process's directory: its inode, and whether triggers were told of the end of the process.
         self._processes: dict[str, list[int]] | None = state.get("processes")
         self._n_unbuffered: int | None = state.get("unbuffered")
         # The cards that were there at the last look; None: no trigger waits for them.
@@ -142,7 +142,7 @@ class Polls(Closing):
         directory = self._source.directory
         present = {name: inode for name, inode in processes_in(directory).items() if _is_process(name)}
         known = self._processes
-        if known is None:  # those that had ended before are no news
+        if known is None:  # processes that had ended before fire no trigger
             known = {name: [inode, int(not lives(directory, name))] for name, inode in present.items()}
             known |= {name: [inode, 0] for name, inode in self._living.items()}
         for name in born:

@@ -6,7 +6,7 @@
 #include <sched.h>
 #include <time.h>
 
-/* While much comes, the reader looks as often as this before it naps: about 30 us on a machine of 2024. */
+/* The most times in a row that a reader gives up its CPU instead of taking a nap: about 30 us on a machine of 2024. */
 enum { YIELDS = 64 };
 
 static int64_t now_us(void)
@@ -25,8 +25,7 @@ int relay_pace(struct relay_pace *pace, uint64_t position, uint64_t size)
 {
 	pace->n_yielded = position == pace->seen_at ? pace->n_yielded + 1 : 1;
 	pace->seen_at = position;
-	/* If an eighth of the buffer has come since the last nap, the next nap might be long enough to fill it, so that the producer
-	 * would lose records or wait. */
+	/* If an eighth of the buffer was consumed since the last nap, producers might fill it during the next one. */
 	if (position - pace->napped_at >= size / 8 && pace->n_yielded <= YIELDS) {
 		sched_yield();
 		return 1;

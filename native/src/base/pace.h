@@ -12,12 +12,12 @@
 
 enum { RELAY_ARM_EVERY_US = 500, RELAY_NAP_US = 100 };
 
-/* Of one reader. All 0: it has neither slept nor napped. */
+/* Of one reader; all 0 at first. A nap is a sleep of at most RELAY_NAP_US, for which no wake-up is armed. */
 struct relay_pace {
 	int64_t armed_us;   /* CLOCK_MONOTONIC when the wake-up was armed last */
-	uint64_t napped_at; /* up to where it had consumed when it last slept or napped */
-	uint64_t seen_at;   /* up to where it had consumed at the last call */
-	uint32_t n_yielded; /* times that it has given up its CPU there */
+	uint64_t napped_at; /* `position` when the reader last slept or took a nap */
+	uint64_t seen_at;   /* `position` at the last call */
+	uint32_t n_yielded; /* calls in a row with this position */
 };
 
 /*

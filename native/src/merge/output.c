@@ -25,7 +25,7 @@ bool relay_output_grow(struct relay_output *output, size_t n)
 
 /* --- numbers --- */
 
-/* Digits before `end`, at least so many of them. Returns where they begin. */
+/* Write a number in at least `at_least` digits, the last one before `end`. Returns where they begin. */
 static char *digits_before(char *end, uint64_t number, unsigned at_least)
 {
 	static const char pairs[] = "00010203040506070809101112131415161718192021222324"
@@ -177,7 +177,7 @@ static void put_hex_escape(struct relay_output *output, unsigned char byte, enum
 	relay_put_bytes(output, &byte, 1);
 }
 
-/* An ASCII character that does not stand for itself. */
+/* Write an ASCII character that is escaped. */
 static void put_escape(struct relay_output *output, unsigned char byte, enum relay_escapes escapes)
 {
 	static const char letters[] = "\"\"\\\\\nn\tt\rr";
@@ -195,7 +195,7 @@ static void put_escape(struct relay_output *output, unsigned char byte, enum rel
 	relay_put_bytes(output, &byte, 1);
 }
 
-/* A character that is no ASCII. Returns its bytes. */
+/* Write a character that is not ASCII. Returns how many bytes of `at` it takes. */
 static size_t put_other(struct relay_output *output, const unsigned char *at, size_t left, enum relay_escapes escapes)
 {
 	size_t n = utf8_bytes(at, left);

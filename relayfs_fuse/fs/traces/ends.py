@@ -100,7 +100,7 @@ def end_of(pid: int, descriptor: int) -> End:
         os.readlink(f"/proc/{pid}/ns/user")
         with open(f"/proc/{pid}/stat", "rb") as file:
             words = file.read().rpartition(b")")[2].split()
-        # The process was not waited for before it was read if that is so now: another one could have got its number.
+        # If nobody has waited for the process even now, no other one had its number when the file was read.
         if words[0] == b"Z" and not _was_waited_for(descriptor):
             return End(int(words[-1]), "stat")
     return UNKNOWN
