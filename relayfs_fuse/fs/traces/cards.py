@@ -72,7 +72,6 @@ class Cards:
         self._store = store
         self._lock = threading.Lock()
         self._cards: dict[str, Card] = {}
-        self._n_made = 0
 
     def load(self) -> list[str]:
         """Find the cards that are there, and delete what was half made; return their names; OSError."""
