@@ -24,7 +24,7 @@ from traffic import LINE_BYTES, PRELOADED, Stream, drain, lines, streaming
 pytestmark = pytest.mark.one_mount
 
 # Reading byte by byte, as shells do, is slower than writing: they would never see an end.
-AT_MOST = 1000
+AT_MOST = 600
 
 
 def shell(script: str, stream: Stream, program: str = "bash") -> subprocess.CompletedProcess[bytes]:
