@@ -147,7 +147,7 @@ def test_interrupted_at_any_moment(place):
     assert finish(start(place, file))[0] == 0
     whole = time.monotonic() - started
     moments = random.Random(1)
-    for _ in range(int(os.environ.get("RELAYFS_DEMO_INTERRUPTIONS", "8"))):
+    for _ in range(int(os.environ.get("RELAYFS_DEMO_INTERRUPTIONS", "5"))):
         demo = start(place, file)
         time.sleep(0.1 + moments.random() * whole)  # any moment of its life will do
         for _ in range(3):

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.stress
 
 N_PRODUCERS = 3
-PHASES = 3
+PHASES = 3 if is_long() else 2
 RECORDS = 500_000 if is_long() else 15_000
 # A cat that producers keep ahead of ends only when they pause.
 PATIENCE_S = 1
