@@ -9,10 +9,11 @@ from contextlib import suppress
 from pathlib import Path
 
 from mounts import DEADLINE_S
+from stress import is_long
 
 # How long tools rest. Those in Python rest longer: their starts would take as much of the machine as the attack.
-TOOL_PAUSE_S = 0.1
-PYTHON_PAUSE_S = 1.0
+TOOL_PAUSE_S = 0.1 if is_long() else 0.5
+PYTHON_PAUSE_S = 1.0 if is_long() else 3.0
 
 
 def as_user(user: int | None) -> dict[str, object]:
