@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include "base/descriptor.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <linux/stat.h>
 #include <sys/syscall.h>
@@ -31,6 +32,12 @@ bool relay_descriptor_is_ours(const struct relay_descriptor *descriptor)
 	struct relay_descriptor now;
 	return descriptor->fd >= 0 && identify(&now, descriptor->fd) && now.major == descriptor->major &&
 	       now.minor == descriptor->minor && now.inode == descriptor->inode;
+}
+
+int relay_descriptor_copy(int fd)
+{
+	int copy = fcntl(fd, F_DUPFD_CLOEXEC, 3);
+	return copy < 0 ? -errno : copy;
 }
 
 void relay_descriptor_close(struct relay_descriptor *descriptor)

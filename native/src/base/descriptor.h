@@ -25,6 +25,10 @@ struct relay_descriptor relay_descriptor_keep(int fd);
 /* True if the number is still open on the same file. */
 bool relay_descriptor_is_ours(const struct relay_descriptor *descriptor);
 
+/* Return a new descriptor of the open file of fd, above those of stdin, stdout and stderr, which an exec closes; or
+ * -errno. */
+int relay_descriptor_copy(int fd);
+
 /* Close the descriptor if it is ours, and set it to RELAY_NO_DESCRIPTOR. */
 void relay_descriptor_close(struct relay_descriptor *descriptor);
 

@@ -98,18 +98,12 @@ void relay_buf_fini(struct rchan_buf *buf)
 		munmap(buf->hold, RELAY_PAGE_BYTES);
 }
 
-static int dup_cloexec(int fd)
-{
-	int copy = fcntl(fd, F_DUPFD_CLOEXEC, 3);
-	return copy < 0 ? -errno : copy;
-}
-
 int relay_buf_attach(struct rchan_buf *buf, const char *mem_path, bool in_mount)
 {
 	int owner_fd = relay_mapping_open(mem_path, O_RDWR, in_mount);
 	if (owner_fd < 0)
 		return owner_fd;
-	int fd = dup_cloexec(owner_fd);
+	int fd = relay_descriptor_copy(owner_fd);
 	int err = fd < 0 ? fd : relay_buf_init(buf, fd);
 	if (err == -ENODEV) {
 		fd = relay_mapping_open_backing(mem_path);
@@ -181,12 +175,12 @@ struct rchan_buf *relay_buf_open(const char *mem_file)
 
 struct rchan_buf *relay_buf_fdopen(int fd)
 {
-	return open_buf_fd(dup_cloexec(fd), relay_mapping_map);
+	return open_buf_fd(relay_descriptor_copy(fd), relay_mapping_map);
 }
 
 struct rchan_buf *relay_buf_view(int fd)
 {
-	return open_buf_fd(dup_cloexec(fd), relay_mapping_map_view);
+	return open_buf_fd(relay_descriptor_copy(fd), relay_mapping_map_view);
 }
 
 void relay_buf_release(struct rchan_buf *buf)

@@ -121,8 +121,8 @@ static int try_to_map(const struct rchan *chan, const int *fds)
 {
 	for (uint32_t i = 0; i < chan->n_buffers; i++) {
 		struct relay_mapping mapping;
-		int copy = fcntl(fds[i], F_DUPFD_CLOEXEC, 3);
-		int err = copy < 0 ? -errno : relay_mapping_map(&mapping, copy);
+		int copy = relay_descriptor_copy(fds[i]);
+		int err = copy < 0 ? copy : relay_mapping_map(&mapping, copy);
 		if (err && copy >= 0)
 			close(copy);
 		if (err)

@@ -17,7 +17,6 @@
 #include "ring/remote.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <pthread.h>
 #include <relayfs/check_store.h>
 #include <stdlib.h>
@@ -175,8 +174,8 @@ struct relay_ring *relay_ring_new_remote(struct relay_ring_remote *remote, const
                                          int fd)
 {
 	struct relay_ring *ring = malloc(sizeof(*ring));
-	int copy = ring ? fcntl(fd, F_DUPFD_CLOEXEC, 3) : -1;
-	int err = !ring ? -ENOMEM : copy < 0 ? -errno : map_private(ring, copy, geometry);
+	int copy = ring ? relay_descriptor_copy(fd) : -ENOMEM;
+	int err = copy < 0 ? copy : map_private(ring, copy, geometry);
 	if (!err) {
 		ring->remote = remote;
 		return ring;
@@ -211,14 +210,12 @@ struct relay_ring *relay_ring_open(const char *mem_file)
 
 struct relay_ring *relay_ring_fdopen(int fd)
 {
-	int copy = fcntl(fd, F_DUPFD_CLOEXEC, 3);
-	return open_ring_fd(copy < 0 ? -errno : copy, relay_mapping_map);
+	return open_ring_fd(relay_descriptor_copy(fd), relay_mapping_map);
 }
 
 struct relay_ring *relay_ring_view(int fd)
 {
-	int copy = fcntl(fd, F_DUPFD_CLOEXEC, 3);
-	return open_ring_fd(copy < 0 ? -errno : copy, relay_mapping_map_view);
+	return open_ring_fd(relay_descriptor_copy(fd), relay_mapping_map_view);
 }
 
 void relay_ring_close(struct relay_ring *ring)

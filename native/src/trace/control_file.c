@@ -405,8 +405,8 @@ int relay_traces_check(int fd, struct relay_faults *faults)
 		relay_fault_value(faults, 0, (uint64_t)st.st_size, "the size of the file", "at least %d", TRACES_BYTES);
 		return 0;
 	}
-	int copy = fcntl(fd, F_DUPFD_CLOEXEC, 3);
-	int err = copy < 0 ? -errno : relay_mapping_map_ahead(&traces.mapping, copy, TRACES_BYTES, false);
+	int copy = relay_descriptor_copy(fd);
+	int err = copy < 0 ? copy : relay_mapping_map_ahead(&traces.mapping, copy, TRACES_BYTES, false);
 	if (err) {
 		if (copy >= 0)
 			close(copy);
