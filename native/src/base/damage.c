@@ -23,6 +23,14 @@ int relay_damage_say(struct relay_damage *damage, const char *sentence)
 	return relay_damage_note(damage, sentence, 0, 0, NULL, 0);
 }
 
+int relay_damage_loss(struct relay_damage *damage, const char *where, const struct relay_latch *lost, uint64_t *records,
+                      uint64_t *bytes)
+{
+	if (!relay_latch_read(lost, records, bytes))
+		return relay_damage_say(damage, "the counters of lost records keep changing");
+	return relay_damage_above(damage, where, 0, *bytes, INT64_MAX);
+}
+
 const char *relay_damage_text(struct relay_damage *damage)
 {
 	char index[24] = "";

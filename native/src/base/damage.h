@@ -7,6 +7,8 @@
 #ifndef RELAYFS_BASE_DAMAGE_H
 #define RELAYFS_BASE_DAMAGE_H
 
+#include "base/latch.h"
+
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -46,6 +48,11 @@ static inline int relay_damage_add(struct relay_damage *damage, const char *wher
 	*sum += err ? 0 : value;
 	return err;
 }
+
+/* Load a latch of {lost records, their bytes}. Returns 0, or -EBADMSG with a note if the bytes exceed 63 bits, or the latch
+ * kept changing. */
+int relay_damage_loss(struct relay_damage *damage, const char *where, const struct relay_latch *lost, uint64_t *records,
+                      uint64_t *bytes);
 
 /* Remove the note: the words contradicted each other only because they had changed while they were read. */
 static inline void relay_damage_forget(struct relay_damage *damage)

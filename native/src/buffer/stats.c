@@ -224,23 +224,15 @@ static int read_positions(struct rchan_buf *buf, struct relay_stats *stats)
 	}
 }
 
-static int read_loss(struct rchan_buf *buf, const struct relay_latch *latch, const char *where, uint64_t *records,
-                     uint64_t *bytes)
-{
-	if (!relay_latch_read(latch, records, bytes))
-		return relay_damage_say(&buf->damage, "the counters of lost records keep changing");
-	return relay_damage_above(&buf->damage, where, 0, *bytes, INT64_MAX);
-}
-
 static int read_losses(struct rchan_buf *buf, struct relay_stats *stats)
 {
 	const struct relay_control *control = buf->control;
-	if (read_loss(buf, &control->lost_full, "relay_control.lost_full.second", &stats->lost_full_records,
-	              &stats->lost_full_bytes) ||
-	    read_loss(buf, &control->lost_too_large, "relay_control.lost_too_large.second",
-	              &stats->lost_too_large_records, &stats->lost_too_large_bytes) ||
-	    read_loss(buf, &control->lost_disabled, "relay_control.lost_disabled.second", &stats->lost_disabled_records,
-	              &stats->lost_disabled_bytes))
+	if (relay_damage_loss(&buf->damage, "relay_control.lost_full.second", &control->lost_full,
+	                      &stats->lost_full_records, &stats->lost_full_bytes) ||
+	    relay_damage_loss(&buf->damage, "relay_control.lost_too_large.second", &control->lost_too_large,
+	                      &stats->lost_too_large_records, &stats->lost_too_large_bytes) ||
+	    relay_damage_loss(&buf->damage, "relay_control.lost_disabled.second", &control->lost_disabled,
+	                      &stats->lost_disabled_records, &stats->lost_disabled_bytes))
 		return -EBADMSG;
 	return 0;
 }

@@ -105,25 +105,17 @@ static int read_positions(struct relay_ring *ring, struct relay_ring_stats *stat
 	}
 }
 
-static int read_loss(struct relay_ring *ring, const struct relay_latch *latch, const char *where, uint64_t *records,
-                     uint64_t *bytes)
-{
-	if (!relay_latch_read(latch, records, bytes))
-		return relay_damage_say(&ring->damage, "the counters of lost records keep changing");
-	return relay_damage_above(&ring->damage, where, 0, *bytes, INT64_MAX);
-}
-
 static int read_stats(struct relay_ring *ring, struct relay_ring_stats *stats)
 {
 	const struct relay_ring_state *state = ring->state;
 	fill_in_geometry(ring, stats);
 	if (relay_ring_check_magic(ring) || read_positions(ring, stats) ||
-	    read_loss(ring, &state->lost_full, "relay_ring_state.lost_full.second", &stats->lost_full_records,
-	              &stats->lost_full_bytes) ||
-	    read_loss(ring, &state->lost_too_large, "relay_ring_state.lost_too_large.second",
-	              &stats->lost_too_large_records, &stats->lost_too_large_bytes) ||
-	    read_loss(ring, &state->lost_disabled, "relay_ring_state.lost_disabled.second",
-	              &stats->lost_disabled_records, &stats->lost_disabled_bytes))
+	    relay_damage_loss(&ring->damage, "relay_ring_state.lost_full.second", &state->lost_full,
+	                      &stats->lost_full_records, &stats->lost_full_bytes) ||
+	    relay_damage_loss(&ring->damage, "relay_ring_state.lost_too_large.second", &state->lost_too_large,
+	                      &stats->lost_too_large_records, &stats->lost_too_large_bytes) ||
+	    relay_damage_loss(&ring->damage, "relay_ring_state.lost_disabled.second", &state->lost_disabled,
+	                      &stats->lost_disabled_records, &stats->lost_disabled_bytes))
 		return -EBADMSG;
 	const uint64_t losses[] = {stats->lost_full_records, stats->lost_too_large_records,
 	                           stats->lost_disabled_records, stats->lost_overwritten_records, stats->torn_records};
