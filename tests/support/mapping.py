@@ -1,15 +1,16 @@
 """Ordinary programs that map files; and mounts whose files cannot be mapped."""
 
+import functools
 import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from build import compile_c
-from mounts import Mount
+from mounts import Mount, serving, tmpfs_directory
 
 from relayfs_fuse import native
 
@@ -89,26 +90,34 @@ class Mapper:
         self.process.communicate()
 
 
-@pytest.fixture
-def make_unmapped(make_mount: Callable[..., Mount], tmp_path: Path) -> Callable[..., Mount]:
-    """Start servers of root, for all users, whose files cannot be mapped."""
+def start_unmapped(make: Callable[..., Mount], directory: Path, *options: str) -> Mount:
+    """Start a server of root, for all users, whose files cannot be mapped; its program is put into a directory."""
     if os.geteuid() != 0:
         pytest.skip("only root's mounts have it to begin with")
-    wrapper = tmp_path / "relayfs"
+    wrapper = directory / "relayfs"
     wrapper.write_text(WITHOUT_PASSTHROUGH)
     wrapper.chmod(0o755)
-
-    def make(*options: str) -> Mount:
-        mount: Mount = make_mount(*options, start=False)
-        mount.program = wrapper
-        mount.start()
-        assert "maps no files" in mount.log.read_text()
-        return mount
-
-    return make
+    mount: Mount = make(*options, start=False)
+    mount.program = wrapper
+    mount.start()
+    assert "maps no files" in mount.log.read_text()
+    return mount
 
 
 @pytest.fixture
-def unmapped(make_unmapped: Callable[..., Mount]) -> Mount:
-    """One such mount."""
-    return make_unmapped()
+def make_unmapped(make_mount: Callable[..., Mount], tmp_path: Path) -> Callable[..., Mount]:
+    """Give a function that does so: make_unmapped("control_mode=0666")."""
+    return functools.partial(start_unmapped, make_mount, tmp_path)
+
+
+@pytest.fixture(scope="module")
+def shared_unmapped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mount]:
+    with tmpfs_directory() as path, serving(path / "store") as make:
+        yield start_unmapped(make, tmp_path_factory.mktemp("unmapped"))
+
+
+@pytest.fixture
+def unmapped(shared_unmapped: Mount) -> Iterator[Mount]:
+    """One such mount for all tests of a file; their channels are removed after each."""
+    yield shared_unmapped
+    shared_unmapped.clear()
