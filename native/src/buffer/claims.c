@@ -213,12 +213,17 @@ void relay_claims_init(struct rchan_buf *buf)
 	relay_claim_table_renew(&buf->claim_table, 0);
 }
 
-struct relay_claim *relay_claim_at(struct rchan_buf *buf, const void *to)
+/* Help the last reservation, whose claim may still be PENDING. */
+static void help_last(struct rchan_buf *buf)
 {
 	uint64_t pos, second;
-	/* The claim of the last reservation may still be PENDING. */
 	if (relay_head(buf, &pos, &second) == 0)
 		relay_claims_help(buf, pos, second);
+}
+
+struct relay_claim *relay_claim_at(struct rchan_buf *buf, const void *to)
+{
+	help_last(buf);
 	for (uint32_t i = 0; i < relay_claims_n_used(buf); i++) {
 		uint64_t word = word_of(&buf->claims[i]);
 		/* Relaxed: the length does not change while the claim is TAKEN. */
@@ -333,6 +338,7 @@ struct relay_claim_view relay_claims_first(const struct rchan_buf *buf, uint64_t
 
 bool relay_claims_busy(struct rchan_buf *buf)
 {
+	help_last(buf);
 	for (uint32_t i = 0; i < relay_claims_n_used(buf); i++) {
 		uint64_t state = word_of(&buf->claims[i]) & RELAY_CLAIM_STATE;
 		if (state == RELAY_CLAIM_TAKEN && !relay_claim_reap(buf, &buf->claims[i]))

@@ -63,8 +63,6 @@ static int wait_for_writers(struct rchan_buf *buf)
 	uint64_t pos, second;
 	if (relay_head(buf, &pos, &second))
 		return -EBADMSG;
-	/* The latest reservation is counted only after another thread has helped it. */
-	relay_claims_help(buf, pos, second);
 	for (int waited = 0; relay_claims_busy(buf); waited++) {
 		if (waited >= CLAIMS_WAIT_MS)
 			return -EBUSY;

@@ -151,6 +151,17 @@ TEST(holes_of_before_a_reset_are_forgotten)
 	CHECK_EQ(stats_of(buf).discarded_records, 1);
 }
 
+TEST(a_buffer_with_an_open_reservation_is_not_reset)
+{
+	AUTOPTR(rchan_buf) buf = make_buf(256, 4, RELAY_NO_OVERWRITE);
+	char *a = reserve(buf, 'a', 20);
+
+	CHECK_EQ(relay_buf_reset(buf), -EBUSY);
+	relay_buf_commit(buf, a);
+	CHECK_DRAINS(buf, "aaaaaaaaaaaaaaaaaaaa");
+	CHECK_EQ(relay_buf_reset(buf), 0);
+}
+
 TEST(a_reset_whose_process_is_killed_while_it_waits_does_not_happen)
 {
 	AUTOPTR(rchan_buf) buf = make_buf(256, 4, RELAY_NO_OVERWRITE);
