@@ -27,14 +27,14 @@ from relayfs_fuse.fs.errorlog import ErrorLog
 from relayfs_fuse.fs.heartbeat import BEAT_S
 from relayfs_fuse.fs.kinds.channel import StoredChannel
 from relayfs_fuse.fs.kinds.damaged import DamagedChannel
-from relayfs_fuse.fs.nodes import ControlFile, CounterNamesFile, CountersFile, ErrorLogFile, TextFile
+from relayfs_fuse.fs.nodes import ControlFile, CounterNamesFile, CountersFile, Directory, ErrorLogFile, TextFile
 from relayfs_fuse.fs.requests.announcements import Announcements
 from relayfs_fuse.fs.requests.files import Operations
 from relayfs_fuse.fs.requests.merging import Merging
 from relayfs_fuse.fs.requests.names import LOADED_AT_ONCE
 from relayfs_fuse.fs.requests.streams import Streams
 from relayfs_fuse.fs.requests.waiting import Waiting
-from relayfs_fuse.fs.store import Problem, Removed, Store, Unread
+from relayfs_fuse.fs.store import Loaded, Problem, Removed, Store, Unread
 from relayfs_fuse.fs.supervise import keep
 from relayfs_fuse.fs.taking import Taking
 from relayfs_fuse.fs.traces.cards import Cards
@@ -96,8 +96,6 @@ class Server:
         self._place = handover.place
         self._has_signal = False
         self._is_replaced = False
-        # The paths of channels above which there may be implicit directories without channels.
-        self._gone: list[str] = []
         self._control = ControlText(self._tree, self._trace_lines)
         self._tree.attach(
             self._tree.root,
@@ -223,9 +221,6 @@ class Server:
             counting = Counting(self._counters, self._tree, self._report_counters)
             nursery.start_soon(keep, counting.run, "counters")
         nursery.start_soon(keep, partial(survey, self._store), "surveying the store")
-        gone, self._gone = self._gone, []
-        for path in gone:
-            await self._operations.implicit.remove_above(path)
 
     async def _announce(self) -> None:
         # Abandoned if the server ends meanwhile, as it does not answer requests of its own threads then.
@@ -398,30 +393,51 @@ class Server:
 
     def _load(self, path: str) -> None:
         """Show what is in a directory that the scan has not looked into: a channel."""
-        self._tree.stats_directory(path.rpartition("/")[0]).n_unloaded -= 1
-        before, self._tree.is_inherited = self._tree.is_inherited, bool(self._handover.died[0])
-        for found in self._store.load(path):
-            if isinstance(found, Problem):
-                self._report(found.path, found.message)
-            elif isinstance(found, Removed):
-                self._gone.append(path)
-                self._tree.prune_stats(path.rpartition("/")[0])
-            elif isinstance(found, str):
-                self._tree.add_directory(found)
-            else:
-                self._show(found)
-        self._tree.is_inherited = before
+        tree = self._tree
+        tree.stats_directory(path.rpartition("/")[0]).n_unloaded -= 1
+        before = tree.is_inherited, tree.is_loading
+        tree.is_inherited, tree.is_loading = bool(self._handover.died[0]), True
+        try:
+            are_shown = [self._show_loaded(found) for found in self._store.load(path)]
+        finally:
+            tree.is_inherited, tree.is_loading = before
+        if not any(are_shown):
+            self._prune(path.rpartition("/")[0])
 
-    def _show(self, channel: StoredChannel | DamagedChannel) -> None:
+    def _show_loaded(self, found: Loaded) -> bool:
+        """Show what was found in the store, or say why it cannot be; return whether it is a channel that is shown."""
+        if isinstance(found, Problem):
+            self._report(found.path, found.message)
+        elif isinstance(found, str):
+            self._tree.add_directory(found)
+        elif not isinstance(found, Removed):
+            return self._show(found)
+        return False
+
+    def _prune(self, path: str) -> None:
+        """Remove a directory that was made for channels, and those above it, if they are empty."""
+        self._tree.prune_stats(path)
+        node = self._tree.find(path) if path else None
+        while isinstance(node, Directory) and not self._tree.children(node) and self._store.is_implicit(node.path):
+            above = node.parent
+            try:
+                self._store.remove_directory(node.path)
+            except OSError:
+                return  # it has something in it that the mount does not show
+            self._tree.detach(node)
+            node = above
+
+    def _show(self, channel: StoredChannel | DamagedChannel) -> bool:
         try:
             self._tree.check_free(channel.path, list(channel.relay_paths))
         except CommandError as error:
             self._report(channel.path, f"{channel.directory} cannot be shown: {error.message}")
-            return
+            return False
         if isinstance(channel, StoredChannel):
             self._tree.add_channel(channel)
         else:
             self._tree.add_damaged(channel)
+        return True
 
     def _let_go(self, channel: StoredChannel | DamagedChannel) -> None:
         """Release what the kernel and the ledger have of a channel that is removed, once none of its files is open."""

@@ -65,6 +65,7 @@ class Tree:
     unloaded: the others; child(), children() and find() load what they are asked for
     identify: returns a number for a path in the store that changes if another directory gets the path; 0: there is none
     is_inherited: whether the kernel may remember the nodes that are added, because another server has shown them
+    is_loading: whether the nodes that are added are of a channel that was there, so that no directory has changed
     touched: is called with the inode number of a directory whose attributes have changed
     watchers: are called with the path of each channel that was added or removed, or has a new owner, mode or damage
     """
@@ -72,6 +73,7 @@ class Tree:
     def __init__(self) -> None:
         self.identify: Callable[[str], int] = len
         self.is_inherited = False
+        self.is_loading = False
         self.touched: Callable[[int], object] = abs
         self.watchers: list[Callable[[str], None]] = []
         self._inodes: dict[int, Node] = {}
@@ -161,7 +163,7 @@ class Tree:
 
     def _touch(self, parent: Directory, node: Node) -> None:
         """Say that a directory has changed, in which a node was added or removed."""
-        if parent.store_path is not None or isinstance(node, Directory):
+        if not self.is_loading and (parent.store_path is not None or isinstance(node, Directory)):
             self.touched(parent.inode)
 
     def touch_above(self, path: str) -> None:
@@ -339,12 +341,11 @@ class Tree:
 
     def prune_stats(self, path: str) -> None:
         """Remove the directory at a path in .channels, and those above it, if they are empty."""
-        while path:
-            node = self.find(f"{STATS_NAME}/{path}")
-            if not isinstance(node, Directory) or self.children(node):
-                return
+        node = self.find(f"{STATS_NAME}/{path}") if path else None
+        while isinstance(node, Directory) and node is not self.stats_root and not self.children(node):
+            above = node.parent
             self.detach(node)
-            path = path.rpartition("/")[0]
+            node = above
 
     def _tell(self, path: str) -> None:
         for watcher in self.watchers:

@@ -89,7 +89,7 @@ class Operations(NameOperations):
         if counters is not None:
             self.requests = counters.requests
         self._acts = Acts(
-            streams, merging, commands, counters, tracing, errors, notes, self._journal, self._naming, self.implicit,
+            streams, merging, commands, counters, tracing, errors, notes, self._journal, self._naming, self._implicit,
             self.loaded,
         )  # fmt: skip
         self._files = OpenFiles(notes, tree, self._budget)

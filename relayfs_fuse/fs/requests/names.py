@@ -94,7 +94,6 @@ class NameOperations(pyfuse3.Operations):
     notes: for the next server, if this one dies
     handover: says which server was before this one
     requests: counts requests and errors
-    implicit: removes directories above a removed channel
     begun: is set when the kernel's first request, FUSE_INIT, is being answered
     loaded: is set when all channels of the store are loaded, for which writes to control wait
     """
@@ -125,7 +124,7 @@ class NameOperations(pyfuse3.Operations):
         self._next_handle = handover.generation << 32 | 1
         # Held while names are added to the tree or removed from it by commands, mkdir(2) and rmdir(2).
         self._naming = trio.Lock()
-        self.implicit = ImplicitDirectories(store, tree, announcements, self._naming)
+        self._implicit = ImplicitDirectories(store, tree, announcements, self._naming)
         self.requests = Requests()
         self.begun = trio.Event()
         self.loaded = trio.Event()
