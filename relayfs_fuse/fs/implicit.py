@@ -37,17 +37,33 @@ class ImplicitDirectories:
 
     async def remove_above(self, path: str) -> None:
         """Remove the empty implicit directories above a removed channel; the caller must not hold `naming`."""
-        while path := path.rpartition("/")[0]:
-            if self._empty(path) is None:
-                return
-            parent, _, name = path.rpartition("/")
-            failed = await self._announcements.ask_to_remove(parent, name)
-            if failed is not None and failed.errno == errno.EBUSY:
-                return  # something is mounted there
+        left = self._emptied(path.rpartition("/")[0])
+        if not left:
+            return
+        failed = await self._announcements.ask_to_remove(
+            left[0].rpartition("/")[0], [one.rpartition("/")[2] for one in left]
+        )
+        if failed is not None and failed.errno == errno.EBUSY:
+            return  # something is mounted there
+        # From the first one on that the announcing thread has not removed.
+        for above in left:
+            if self._tree.find(above) is None:
+                continue
             async with self._naming:
-                self._remove(path)
-            if self._tree.find(path) is not None:
+                self._remove(above)
+            if self._tree.find(above) is not None:
                 return
+
+    def _emptied(self, path: str) -> list[str]:
+        """Return a directory and those above it, innermost first, that go because nothing else is in them."""
+        left: list[str] = []
+        node = self._tree.find(path)
+        while path and isinstance(node, Directory) and len(self._tree.children(node)) == bool(left):
+            if not self._store.is_implicit(path):
+                break
+            left.append(path)
+            path, node = path.rpartition("/")[0], node.parent
+        return left
 
     def _remove(self, path: str) -> None:
         """Remove a directory if the announcing thread has not done so."""

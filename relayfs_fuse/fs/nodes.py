@@ -65,9 +65,12 @@ class Node(ABC):
     @property
     def path(self) -> str:
         """Its path in the mount, without a leading slash."""
-        if self.parent is None or self.parent.parent is None:
-            return self.name
-        return f"{self.parent.path}/{self.name}"
+        names = [self.name]
+        above = self.parent
+        while above is not None and above.parent is not None:
+            names.append(above.name)
+            above = above.parent
+        return "/".join(reversed(names))
 
     @property
     def has_end(self) -> bool:

@@ -83,12 +83,15 @@ class Announcements:
         """Remove directories in `parent`, a path in the mount; `changes` has a function for each name."""
         await self._change(_remove, parent, changes)
 
-    async def ask_to_remove(self, parent: str, name: str) -> OSError | None:
+    async def ask_to_remove(self, parent: str, names: list[str]) -> OSError | None:
         """Have the thread call rmdir(2) without a prepared Change: the handler treats the request as a user's.
 
-        Returns the error of rmdir(2). None: it was removed, or the thread has not finished.
+        names: of a directory in `parent`, of `parent` itself, of the one above, and so on
+
+        Returns the error of the first one that was not removed. None: all were, or the thread has not finished.
         """
-        return (await self._request(_remove, parent, [name]) or {}).get(name)
+        failed = await self._request(_remove_upwards, parent, names)
+        return next(iter(failed.values()), None) if failed else None
 
     async def look_up(self, parent: str, names: Iterable[str]) -> bool:
         """Look up names that were removed, so that the kernel drops them; False: the thread has not finished."""
@@ -164,6 +167,8 @@ class Announcements:
                         act(name, above)
                     except OSError as error:
                         failed[name] = error
+                        if act is _remove_upwards:
+                            break
         finally:
             os.close(above)
         return failed
@@ -180,6 +185,17 @@ def _make(name: str, above: int) -> None:
 
 def _remove(name: str, above: int) -> None:
     os.rmdir(name, dir_fd=above)
+
+
+def _remove_upwards(name: str, above: int) -> None:
+    """Remove a directory, and let the descriptor be that of the directory above the one that it was in.
+
+    The path of each one would be looked up anew, which takes the square of the depth.
+    """
+    os.rmdir(name, dir_fd=above)
+    up = os.open("..", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=above)
+    os.dup2(up, above, inheritable=False)
+    os.close(up)
 
 
 def _look_up(name: str, above: int) -> None:
