@@ -7,6 +7,7 @@ import pytest
 from booted import CHECK, CHECKED, boot, cgroups
 from build import ROOT
 from forking import RELAYFS
+from versions import OTHER, other_version
 
 # Where another relayfs is mounted, the unit starts nothing, and that mount stays.
 OCCUPIED = f"""
@@ -28,6 +29,28 @@ exec 3<&-
 [ "$(systemctl show -p MainPID --value $unit)" = "$supervisor" ] && echo same
 systemctl stop $unit
 """
+# systemctl reload has the version take over that is installed now, and files that programs have open go on.
+RELOADED = f"""
+systemctl start $unit
+supervisor=$(systemctl show -p MainPID --value $unit)
+echo create a/waits buffers=single read=wait >/mnt/relay/control
+cat /mnt/relay/a/waits >/tmp/waits &
+waits=$!
+exec 3</mnt/relay/a/log
+mount --bind /shared/installed {RELAYFS}
+systemctl reload $unit || journalctl -u $unit
+{RELAYFS.parent}/python -c 'import os; print(os.getxattr("/mnt/relay", "user.relayfs.server").split()[0].decode())'
+[ "$(systemctl show -p MainPID --value $unit)" = "$supervisor" ] && echo same
+echo after it >/mnt/relay/a/log
+echo waited for >/mnt/relay/a/waits
+until [ -s /tmp/waits ]; do sleep 0.1; done
+cat - /tmp/waits <&3
+kill $waits
+wait $waits
+exec 3<&-
+systemctl stop $unit
+umount {RELAYFS}
+"""
 # Places for which systemd has ways to hide them are not hidden from the server.
 ELSEWHERE = """
 for place in home tmp; do
@@ -42,7 +65,8 @@ done
 @pytest.mark.skipif(cgroups() is None, reason="no cgroup2 is mounted")
 def test_the_unit_mounts_for_all_is_started_again_and_stops(tmp_path: Path) -> None:
     unit = (ROOT / "mount/relayfs@.service").read_text()
-    (tmp_path / "relayfs@.service").write_text(unit.replace("/usr/local/bin/relayfs", str(RELAYFS)))
-    assert boot(Path("/"), tmp_path, CHECK + SUCCEEDED + ELSEWHERE + OCCUPIED) == (
-        f"{CHECKED}after it\nsame\n8\n8\nrefused\n0\n"
+    (tmp_path / "relayfs@.service").write_text(unit.replace("/usr/local/bin", str(RELAYFS.parent)))
+    other_version(tmp_path / "other")().rename(tmp_path / "installed")
+    assert boot(Path("/"), tmp_path, CHECK + SUCCEEDED + RELOADED + ELSEWHERE + OCCUPIED) == (
+        f"{CHECKED}after it\nsame\n{OTHER}\nsame\nafter it\nwaited for\n8\n8\nrefused\n0\n"
     )
