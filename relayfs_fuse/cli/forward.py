@@ -1,4 +1,4 @@
-"""relayctl forward: send a recording, or a trace that it has recorded, to a NATS server."""
+"""relayctl forward: send a recording, or a trace or channel that it has recorded, to a NATS server."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from relayfs_fuse.record.report import Progress, size
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from relayfs_fuse.cli.live_source import LiveSource
     from relayfs_fuse.forwarding.forwarder import Forwarder
     from relayfs_fuse.forwarding.forwarder import Progress as Sent
     from relayfs_fuse.forwarding.recording import Recording
@@ -45,6 +46,8 @@ class _Part:
     is_over: returns whether it will not grow any more
     is_spooled: whether what is sent of it is removed
     is_gone: returns whether all of it can be removed when it is over and sent
+    tick: is called now and then
+    keeps: as in Options
     """
 
     recording: Recording
@@ -52,18 +55,20 @@ class _Part:
     is_over: Callable[[], bool]
     is_spooled: bool
     is_gone: Callable[[], bool]
+    tick: Callable[[], None] = lambda: None
+    keeps: int = 0
 
 
 @click.command()
-@click.argument("source", metavar="DIR|TRACE", shell_complete=complete.traces_or_recordings)
+@click.argument("source", metavar="DIR|TRACE|CHANNEL", shell_complete=complete.traces_or_channels)
 @click.option("--to", "url", required=True, metavar="URL", help="The NATS server: nats://HOST:PORT.")
 @click.option("--host", metavar="NAME", help="Name of this machine at the receivers. Default: its host name.")
-@click.option("--as", "name", metavar="NAME", help="Name at the receivers. Default: that of DIR or TRACE.")
+@click.option("--as", "name", metavar="NAME", help="Name at the receivers. Default: that of DIR, TRACE or CHANNEL.")
 @stream_option
 @access_options
 @place_options
 @click.option(
-    "--spool", metavar="DIR", shell_complete=complete.directories, help="Record TRACE there, and send it from there."
+    "--spool", metavar="DIR", shell_complete=complete.directories, help="Record TRACE or CHANNEL there, and send that."
 )
 @click.option(
     "--spool-max", type=Size(), default=_SPOOL_MAX, show_default=True, metavar="BYTES",
@@ -95,7 +100,8 @@ def forward(  # noqa: PLR0913, PLR0917  # an option each
     Each packet is sent once: who starts again goes on behind what the server's stream has. While the server does not
     answer, or is full, it waits. Nothing in DIR is changed.
 
-    With --spool, the trace TRACE, or MNT/TRACE, is recorded to the spool, and what is sent is removed there.
+    With --spool, the trace TRACE or the channel CHANNEL, its path or MNT/PATH, is recorded to the spool, and what is
+    sent is removed there.
     """
     with importing("forward"):
         from relayfs_fuse.forwarding.access import Access  # noqa: PLC0415  # it is an extra
@@ -128,7 +134,7 @@ def _check(source: str, mount: str | None, store: str | None, spool: str | None,
         if value == 0:
             raise click.UsageError(f"{option} 0: at least one byte is needed; K, M or G may follow, as in 10M")
     if spool is None and (mount or store or not ("/" in source or os.path.isdir(source))):
-        raise click.UsageError(f"{source} is no directory of a recording; a trace needs --spool DIR")
+        raise click.UsageError(f"{source} is no directory of a recording; a trace or channel needs --spool DIR")
 
 
 def _name(option: str, name: str) -> str:
@@ -179,6 +185,7 @@ def _spooled(
             raise missing
         return parts, missing
     recording = recordings.recording(origin)
+    tick, keeps = _counting_losses(stack, live, recording)
     recorder = live.record(recording.path, recordings.path, spool[1], follows=follows)
     stack.callback(recorder.end)
 
@@ -187,7 +194,20 @@ def _spooled(
         return not live.is_there(origin)
 
     name = os.path.basename(recording.path)
-    return [*parts, _Part(recording, name, recorder.has_ended, is_spooled=True, is_gone=is_gone)], None
+    return [*parts, _Part(recording, name, recorder.has_ended, True, is_gone, tick, keeps)], None
+
+
+def _counting_losses(stack: ExitStack, live: LiveSource, recording: Recording) -> tuple[Callable[[], None], int]:
+    """Count what a channel loses in a file of its recording; return what does so now, and Options.keeps."""
+    from relayfs_fuse.cli.live_source import Losses  # noqa: PLC0415  # as above
+    from relayfs_fuse.forwarding.names import LOST  # noqa: PLC0415
+
+    channel = live.channel()
+    if channel is None:
+        return lambda: None, 0
+    losses = Losses(channel, os.path.join(recording.path, LOST))
+    stack.callback(losses.close)
+    return losses.note, losses.kept_bytes
 
 
 async def _send_all(
@@ -207,8 +227,14 @@ async def _send_all(
     try:
         await server.open()
         for part in parts:
-            options = Options(settings.host, part.name, settings.compresses, settings.rate, removes=part.is_spooled)
-            tick = lambda: _show(shown, forwarders)  # noqa: E731
+            options = Options(
+                settings.host, part.name, settings.compresses, settings.rate, part.is_spooled, part.keeps
+            )  # fmt: skip
+
+            def tick(part: _Part = part) -> None:
+                part.tick()
+                _show(shown, forwarders)
+
             forwarders.append(Forwarder(server, part.recording, options, tick, part.is_over))
         sending = map(send, parts, forwarders)
         for result in await asyncio.gather(*sending, return_exceptions=True):

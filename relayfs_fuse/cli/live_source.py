@@ -1,11 +1,12 @@
-"""The trace that `relayctl forward` sends: a process records it to the spool."""
+"""The trace or channel that `relayctl forward` sends: a process records it to the spool."""
 
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
-from contextlib import closing
+from contextlib import closing, suppress
 from typing import TYPE_CHECKING
 
 from relayfs_fuse import native
@@ -14,22 +15,27 @@ from relayfs_fuse.cli.child import die_with_parent
 from relayfs_fuse.cli.opened import absolute
 from relayfs_fuse.errors import RelayError
 from relayfs_fuse.explain import mounts_of
+from relayfs_fuse.native.trace import boot_id
 from relayfs_fuse.reading.source import Source, find_store
+from relayfs_fuse.record.output import write_atomically
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from relayfs_fuse.cli.channel import Channel
 
 # Isolated from the user's environment and working directory, from which Python would import.
 _MAIN = "import sys; sys.path.append(sys.argv.pop(1)); from relayfs_fuse.cli.relayctl import main; main()"
 # Of the spool, so much is in directories that are not complete, at least until the spool is full.
 _SHARE = 8
 _END_S = 30.0
+_BEFORE = re.compile(r"before=(\d+)")
 
 
 class LiveSource:
-    """A trace.
+    """A trace or a channel.
 
-    what: its name, or MNT/NAME
+    what: its name or path, or MNT/PATH
     mount, store: as for find_store()
     """
 
@@ -44,13 +50,17 @@ class LiveSource:
 
     @property
     def name(self) -> str:
-        """Its name."""
-        return self._what
+        """Its name, as that of a directory."""
+        return self._what.strip("/").replace("/", "-")
+
+    def channel(self) -> Channel | None:
+        """Return the channel; None: it is a trace. RelayError: there is neither."""
+        return find_channel(self._what, self._mount, self._store)
 
     def origin(self) -> str:
-        """Return a text that no other source has, now or later. RelayError: there is no such trace."""
-        if channel := find_channel(self._what, self._mount, self._store):
-            raise RelayError(f"{channel.path} is a channel; what `relayctl forward` sends is events of traces")
+        """Return a text that no other source has, now or later. RelayError: there is no such trace or channel."""
+        if channel := self.channel():
+            return f"channel={channel.path} boot={boot_id()}"
         with closing(Source(self._what, find_store(self._mount, self._store))) as source:
             return source.identity
 
@@ -69,7 +79,7 @@ class LiveSource:
         follows: until it is removed; otherwise what it has now
         """
         words = ["record", self._what, "-o", output, "--max", str(most), "--max-of", spool]
-        words += ["--rotate-size", str(max(1, most // _SHARE))]
+        words += ["--rotate-size", str(max(1, most // _SHARE))] if self.channel() is None else []
         words += [] if follows else ["--duration", "0"]
         for option, value in (("--mount", self._mount), ("--store", self._store)):
             words += [option, value] if value is not None else []
@@ -105,3 +115,47 @@ class Recorder:
         """Raise RelayError if it has ended with an error, after it has said which one."""
         if self._process.returncode:
             raise RelayError(f"the recorder of {name} has ended with status {self._process.returncode}")
+
+
+class Losses:
+    """How many records a channel has lost since a recording of it was begun, in a file of the recording.
+
+    RelayError: its buffers cannot be used
+    """
+
+    def __init__(self, channel: Channel, path: str) -> None:
+        from relayfs_fuse.fs.kinds.channel import map_files  # noqa: PLC0415  # traces need none of this
+
+        self._path = path
+        self._kind, self._memories = map_files(channel.directory, channel.n)
+        self._noted = self._before = self._count()
+        with suppress(FileNotFoundError), open(path, encoding="ascii") as file:
+            if found := _BEFORE.search(file.read()):
+                self._before, self._noted = int(found[1]), -1
+
+    @property
+    def kept_bytes(self) -> int:
+        """How much of a file its recorder compares with the channel when it goes on: a sub-buffer."""
+        return int(getattr(self._memories[0].stats(), "subbuf_size", 0))
+
+    def _count(self) -> int:
+        from relayfs_fuse.fs.kinds.losses import counts_of  # noqa: PLC0415  # as above
+
+        found = (counts_of(self._kind.name, memory.stats()) for memory in self._memories)
+        return sum(records for causes in found for records, _ in causes.values())
+
+    def note(self) -> None:
+        """Write the number, if it has changed. While there is no room, it waits."""
+        with suppress(OSError):
+            now = self._count()
+            if now != self._noted:
+                # A channel that was reset begins anew.
+                self._before = min(self._before, now)
+                write_atomically(self._path, f"lost={now - self._before} before={self._before}\n".encode())
+                self._noted = now
+
+    def close(self) -> None:
+        """Write the number for the last time."""
+        self.note()
+        for memory in self._memories:
+            memory.close()

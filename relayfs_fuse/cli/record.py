@@ -73,14 +73,14 @@ def record(  # noqa: PLR0913, PLR0917  # an option each
     if channel is not None:
         for_traces = {
             "-o -": output == _STDOUT, "--rotate-size": rotate_size, "--rotate-time": rotate_time,
-            "--compress": compress, "--until-stopped": until_stopped, "--max": most,
+            "--compress": compress, "--until-stopped": until_stopped,
         }  # fmt: skip
         record_channel.refuse_options(channel.path, for_traces)
         if store is not None:
             # The library looks there.
             os.environ["RELAYFS_STORE"] = os.path.abspath(store)
             name = os.path.join(os.environ["RELAYFS_STORE"], channel.path)
-        record_channel.record_channel(name, mount, output, duration, progress=progress, as_json=json_wanted)
+        record_channel.record_channel(name, mount, output, duration, limit, progress=progress, as_json=json_wanted)
         return
     if output == _STDOUT:
         check_stdout()

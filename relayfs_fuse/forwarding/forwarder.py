@@ -43,6 +43,7 @@ class Options:
     compresses: whether messages are compressed with zstd
     rate: bytes a second; None: as many as the server takes
     removes: whether to remove what is sent and complete
+    keeps: so many bytes of a channel's file are kept for its recorder
     """
 
     host: str
@@ -50,6 +51,7 @@ class Options:
     compresses: bool = False
     rate: int | None = None
     removes: bool = False
+    keeps: int = 0
 
 
 @dataclass(frozen=True)
@@ -155,7 +157,12 @@ class Forwarder:
                         sending.append(self._send_packets(*found))
                 for path in paths:
                     if kind_of(path) is not Kind.PACKETS and (found := await self._find(path, stack)):
-                        await self._send_other(*found)
+                        other = self._send_other(*found)
+                        # Of a channel, nothing needs another file.
+                        if directory:
+                            await other
+                        else:
+                            sending.append(other)
                 await asyncio.gather(*sending)
         if self._options.removes and self._link.recording.has_left(directory) and all(map(self._is_sent, paths)):
             self._link.recording.remove(directory)
@@ -201,6 +208,9 @@ class Forwarder:
                 await file.send_whole(source)
             else:
                 await file.send_appended(source)
+                if self._options.removes and not os.path.dirname(file.place.path):
+                    # The last message is compared when another forwarder goes on.
+                    self._link.recording.free(file.place.path, max(0, file.last - self._options.keeps))
             file.seen = seen
 
     async def _admit(self, n: int) -> None:

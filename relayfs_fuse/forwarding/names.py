@@ -4,9 +4,9 @@ A file of a recording is sent in units, and a unit in messages of at most PAYLOA
 bytes:
 
 PACKETS   cpu0, cpu0_1 ...: a unit is a packet, which never changes once another follows it
-WHOLE     metadata, .threads, .relayfs ...: a unit is all that the file holds, each time that the recorder has replaced
-          it; offsets count the bytes of all units before
-APPENDED  .damaged/PROCESS/FILE: a unit is what was appended since the last one
+WHOLE     metadata, .threads, .relayfs, .lost ...: a unit is all that the file holds, each time that the recorder has
+          replaced it; offsets count the bytes of all units before
+APPENDED  .damaged/PROCESS/FILE, and of a channel cpu0, cpu1 ...: a unit is what was appended since the last one
 
 The subject of a file is relayfs.HOST.TRACE.PROCESS.STREAM: TRACE is the recording's name, PROCESS the file's directory
 in it and STREAM the file's name. What a token of a subject may not contain is written %XX. A file of no process, as
@@ -39,6 +39,8 @@ PAYLOAD_BYTES = 256 << 10
 UNIT_BYTES = 128 << 20
 METADATA = "metadata"
 MARK = ".relayfs"
+# Of a channel: how many of its records were lost.
+LOST = ".lost"
 DAMAGED = ".damaged"
 SUFFIX_COMPRESSED = ".zst"
 _NO_PROCESS = "%"
@@ -47,6 +49,8 @@ _NAME_BYTES = 255
 _OFFSET_MAX = 1 << 62
 _TOKENS = 5
 
+_LOST_RECORDS = re.compile(rb"lost=(\d{1,18})\b")
+_RECORDS_FILE = re.compile(r".*\d", re.DOTALL)
 _STREAM_FILE = re.compile(r"cpu(\d{1,6})(?:_\d{1,9})?")
 _WHOLE_FILE = re.compile(r"metadata|\.threads|\.lost_before_cpu\d{1,6}")
 _NUMBERED = re.compile(r"\d{4,9}")
@@ -78,10 +82,11 @@ def kind_of(path: str) -> Kind | None:
 
     path: relative to the recording
     """
-    if path == MARK:
-        return Kind.WHOLE
     *directories, name = path.split("/")
-    if not directories or not _is_file_name(name) or not is_name(directories[-1]):
+    if not directories:
+        of_channel = Kind.APPENDED if is_name(name) and _RECORDS_FILE.fullmatch(name) else None
+        return Kind.WHOLE if path in {MARK, LOST} else of_channel
+    if not _is_file_name(name) or not is_name(directories[-1]):
         return None
     if directories[0] == DAMAGED:
         return Kind.APPENDED if len(directories) == 2 and is_name(name) else None
@@ -95,6 +100,12 @@ def kind_of(path: str) -> Kind | None:
 def stream_of(path: str) -> str:
     """Return the stream that a file of packets continues: its path without the number."""
     return path.rpartition("_")[0] if re.search(r"/cpu\d+_\d+$", path) else path
+
+
+def lost_in(text: bytes) -> int:
+    """Return the number in a file LOST; 0: there is none."""
+    found = _LOST_RECORDS.match(text)
+    return int(found[1]) if found else 0
 
 
 def token(name: str) -> str:

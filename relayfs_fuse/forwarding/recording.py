@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import re
 import shutil
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, BinaryIO
 
 from relayfs_fuse.errors import RelayError
 from relayfs_fuse.forwarding.names import DAMAGED, MARK, SUFFIX_COMPRESSED, kind_of
+from relayfs_fuse.record.rings import UNFINISHED
 from relayfs_fuse.tracefiles.recorded import unpack
 
 if TYPE_CHECKING:
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
 _MARK_BYTES = 4096
 # Times of files have the resolution of the kernel's tick; this is longer.
 _TICK_NS = 100_000_000
+_KEEP_SIZE, _PUNCH_HOLE = 1, 2
+_libc = ctypes.CDLL(None)
 _NUMBER = re.compile(r"\d{4,}")
 _BOOT = re.compile(r"\bboot=(\S+)")
 
@@ -85,6 +89,15 @@ class Recording:
         with suppress(OSError):
             os.rmdir(os.path.join(self.path, directory.partition("/")[0]))
 
+    def free(self, path: str, end: int) -> None:
+        """Free what the disk has of a file up to an offset; the file is as long as before."""
+        descriptor = os.open(os.path.join(self.path, path), os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+        try:
+            # A file system that cannot keeps it until remove_all().
+            _libc.fallocate(descriptor, _PUNCH_HOLE | _KEEP_SIZE, ctypes.c_int64(0), ctypes.c_int64(end))
+        finally:
+            os.close(descriptor)
+
     def remove_all(self) -> None:
         """Remove the recording, which its recorder has left; its mark at last, as without it nobody would go on."""
         for entry in list(os.scandir(self.path)):
@@ -133,6 +146,20 @@ class OpenFile:
         """Close what descriptor() has returned."""
         if self._unpacked is None:
             os.close(descriptor)
+
+    def settled(self) -> int:
+        """Return up to where a file that grows by any bytes will not change: a part of a block may be taken back."""
+        descriptor = self.descriptor()
+        try:
+            # In this order: the recorder sets the attribute, and writes then.
+            size = os.fstat(descriptor).st_size
+            with suppress(OSError, ValueError):
+                _, start, length = map(int, os.getxattr(descriptor, UNFINISHED).split()[1:])
+                if start <= size < start + length:
+                    return start
+            return size
+        finally:
+            self.release(descriptor)
 
     def read(self, n: int, at: int) -> bytes:
         """Read up to n bytes."""

@@ -18,7 +18,18 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from relayfs_fuse.errors import RelayError
-from relayfs_fuse.forwarding.names import PAYLOAD_BYTES, PREVIOUS, UNIT_BYTES, Kind, Piece, Place, checksum, token
+from relayfs_fuse.forwarding.names import (
+    LOST,
+    PAYLOAD_BYTES,
+    PREVIOUS,
+    UNIT_BYTES,
+    Kind,
+    Piece,
+    Place,
+    checksum,
+    lost_in,
+    token,
+)
 from relayfs_fuse.forwarding.server import DUPLICATES_S, UnexpectedSequenceError
 from relayfs_fuse.reading.packet import HEAD_BYTES, closed
 
@@ -107,6 +118,7 @@ class File:
     lost: events that its packets say were lost in its stream
     has_more: whether packets() has left some for the next time
     behind: bytes that can be sent and are not sent yet; about so many, if has_more
+    last: where the bytes of the last message start
     """
 
     link: Link
@@ -120,6 +132,7 @@ class File:
     lost: int = 0
     has_more: bool = False
     behind: int = 0
+    last: int = 0
     _n_foreign: int = 0
     _renewed: int = field(default=0, repr=False)
     _check_at_s: float = 0.0
@@ -146,6 +159,7 @@ class File:
                 "Choose another name with --as or --host"
             )
         self.sequence, self.lost, self.is_complete = last.sequence, piece.lost, piece.is_last
+        self.last = piece.offset
         is_whole_unit = piece.end == piece.start + piece.length
         if self.kind is Kind.WHOLE:
             self.offset, self.unit = piece.start + piece.length, piece.start
@@ -203,18 +217,23 @@ class File:
         if not whole or version == self.version:
             return
         start = self.offset
+        if self.place.path == LOST:
+            self.lost = lost_in(whole)
         for at in range(0, len(whole), PAYLOAD_BYTES):
             data = whole[at : at + PAYLOAD_BYTES]
-            piece = Piece(start + at, start + at + len(data), start, len(whole), checksum(data))
+            piece = Piece(start + at, start + at + len(data), start, len(whole), checksum(data), self.lost)
             await self._send(piece, data, {"Relay-Version": f"{version:08x}"})
         self.unit, self.version = start, version
 
     async def send_appended(self, source: OpenFile) -> None:
-        """Send what was appended."""
-        while data := source.read(PAYLOAD_BYTES, self.offset):
+        """Send what was appended by now."""
+        settled = source.settled()
+        self.behind = max(0, settled - self.offset)
+        while data := source.read(min(PAYLOAD_BYTES, max(0, settled - self.offset)), self.offset):
             start, end = self.offset, self.offset + len(data)
-            await self._send(Piece(start, end, start, len(data), checksum(data)), data)
-            self.unit = end
+            self.behind -= len(data)
+            await self._send(Piece(start, end, start, len(data), checksum(data), behind=self.behind), data)
+            self.unit, self.last = end, start
 
     async def _send(self, piece: Piece, data: bytes, more: dict[str, str] | None = None) -> None:
         """Send a message, until it is in the stream. OvertakenError: another forwarder's is there."""

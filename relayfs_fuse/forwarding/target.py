@@ -19,7 +19,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from relayfs_fuse.errors import RelayError
-from relayfs_fuse.forwarding.names import MARK, METADATA, Kind, MessageError, Place
+from relayfs_fuse.forwarding.names import MARK, METADATA, UNIT_BYTES, Kind, MessageError, Place
 from relayfs_fuse.forwarding.written import AppendedFile, EarlierMissingError, PacketsFile, Part, WholeFile
 from relayfs_fuse.record.output import write_atomically
 from relayfs_fuse.record.stream import OpenFiles
@@ -32,6 +32,7 @@ STATE = ".received"
 # So many files are remembered; others are looked at again when a message for them comes.
 _FILES_MAX = 4096
 _TOKEN_BYTES = 64
+_CHANNEL_BYTES = 1 << 43
 _MARK_BYTES = 4096
 
 
@@ -181,7 +182,10 @@ class Target:
         self._check(path)
         if place.kind is Kind.PACKETS:
             return PacketsFile(path, part, self._open_files)
-        return WholeFile(path, part) if place.kind is Kind.WHOLE else AppendedFile(path, part)
+        if place.kind is Kind.WHOLE:
+            return WholeFile(path, part)
+        # Of a channel, a receiver may be late by as much as there ever was.
+        return AppendedFile(path, part, UNIT_BYTES if "/" in place.path else _CHANNEL_BYTES)
 
     def _check(self, path: str) -> None:
         """Raise MessageError if anything on the way to a file is a symbolic link, or has the wrong type."""

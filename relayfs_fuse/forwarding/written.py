@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from relayfs_fuse.forwarding.names import UNIT_BYTES, MessageError
+from relayfs_fuse.forwarding.names import MessageError
 from relayfs_fuse.reading.packet import HEAD_BYTES, Packet, unpack
 from relayfs_fuse.record.full import temporary_errors_mean_full
 from relayfs_fuse.record.output import write_atomically
@@ -278,7 +278,14 @@ class WholeFile(Written):
 
 
 class AppendedFile(Written):
-    """A file that grows by any bytes."""
+    """A file that grows by any bytes.
+
+    most: the longest hole that it may have
+    """
+
+    def __init__(self, path: str, part: Part, most: int) -> None:
+        super().__init__(path, part)
+        self._most = most
 
     def take(self, piece: Piece, data: bytes) -> bool:
         """Append to the file."""
@@ -305,7 +312,7 @@ class AppendedFile(Written):
     def skip(self, piece: Piece, data: bytes) -> int:  # noqa: ARG002  # as the others
         """Leave a hole."""
         missing = piece.offset - self._end
-        if missing > UNIT_BYTES:
+        if missing > self._most:
             raise MessageError(f"{self.path}: {missing} bytes before a message are missing")
         with temporary_errors_mean_full(self.path):
             make_directories(os.path.dirname(self.path))

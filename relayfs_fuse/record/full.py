@@ -43,13 +43,17 @@ class Limit:
 
         path: of the file, for messages
         """
-        now = time.monotonic()
-        if self._left <= 0 or now - self._measured_s > _MEASURE_S:
-            self._left, self._measured_s = self._most - size_of(self._directory), now
+        if self._left <= 0 or time.monotonic() - self._measured_s > _MEASURE_S:
+            self.has_room()
         if self._left <= 0:
             why = f"the files in {self._directory} take {self._most - self._left} bytes; --max permits {self._most}"
             raise LimitError(errno.EDQUOT, why, path)
         self._left -= n
+
+    def has_room(self) -> bool:
+        """Return whether the files take less now."""
+        self._left, self._measured_s = self._most - size_of(self._directory), time.monotonic()
+        return self._left > 0
 
 
 def size_of(directory: str) -> int:

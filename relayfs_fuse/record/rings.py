@@ -32,7 +32,9 @@ _WAIT_MS = 100
 _BUSY_S = 0.001
 # How long to try, in the end, if another reader is at work in a ring.
 _BUSY_LAST_S = 1.0
-_UNFINISHED = "user.relayfs.unfinished"
+# Of a file: the last block that was written to it, or is being written: the ring, its position, where the block begins
+# in the file, and its length.
+UNFINISHED = "user.relayfs.unfinished"
 _RAW = RING_OPTIONS["framing"].words[0]
 
 
@@ -167,7 +169,7 @@ class _File(Closing):
     def close(self) -> None:
         """Close it."""
         with suppress(OSError):
-            os.removexattr(self._file, _UNFINISHED)
+            os.removexattr(self._file, UNFINISHED)
         os.close(self._file)
 
     def write(self, form: Form | None) -> bool:
@@ -204,7 +206,7 @@ class _File(Closing):
             # In overwrite mode the ring does not have the block any more, so it is kept if it is whole.
             position = -1 if self._rings.overwrite else self._rings.query(self._index, CONS_POS)
             words = self._rings.identity(self._index), position, self._end, len(block)
-            os.setxattr(self._file, _UNFINISHED, " ".join(map(str, words)).encode())
+            os.setxattr(self._file, UNFINISHED, " ".join(map(str, words)).encode())
         left = memoryview(block)
         while left:
             left = left[os.write(self._file, left) :]
@@ -212,7 +214,7 @@ class _File(Closing):
     def _cut(self) -> None:
         """Cut off what the last recorder has written as a part of a block, or has not consumed."""
         try:
-            identity, position, end, length = os.getxattr(self._file, _UNFINISHED).decode().split()
+            identity, position, end, length = os.getxattr(self._file, UNFINISHED).decode().split()
         except (OSError, ValueError):
             return
         is_ours = identity == self._rings.identity(self._index)
