@@ -39,24 +39,24 @@ struct running {
 
 /* --- copies --- */
 
-static bool copy(const struct running *running, void *to, const void *from, size_t bytes)
+static bool read_memory(const struct running *running, void *to, const void *from, size_t bytes)
 {
 	return pread(running->memory, to, bytes, (off_t)(uintptr_t)from) == (ssize_t)bytes;
 }
 
 /* Copy an array into the room. NULL: it cannot be read, or there is no room. */
-static void *copy_array(struct running *running, const void *from, size_t n, size_t bytes)
+static void *read_array(struct running *running, const void *from, size_t n, size_t bytes)
 {
 	void *to = running->room + running->used;
-	if (n * bytes > sizeof(running->room) - running->used || !copy(running, to, from, n * bytes))
+	if (n * bytes > sizeof(running->room) - running->used || !read_memory(running, to, from, n * bytes))
 		return NULL;
 	running->used += (n * bytes + sizeof(void *) - 1) / sizeof(void *) * sizeof(void *);
 	return to;
 }
 
-/* Copy a text of less than `most` bytes into the room. There may be no memory behind the text. NULL: as copy_array(), or the
+/* Copy a text of less than `most` bytes into the room. There may be no memory behind the text. NULL: as read_array(), or the
  * text is longer. */
-static char *copy_text(struct running *running, const char *from, size_t most)
+static char *read_text(struct running *running, const char *from, size_t most)
 {
 	char *to = running->room + running->used;
 	if (most > sizeof(running->room) - running->used)
@@ -69,38 +69,42 @@ static char *copy_text(struct running *running, const char *from, size_t most)
 	return to;
 }
 
-static bool copy_fields(struct running *running, struct relay_trace_event *event)
+/* Copy an array of structs whose first member is a name, and the names. NULL: as read_text(). */
+static void *read_named(struct running *running, const void *from, size_t n, size_t bytes)
+{
+	unsigned char *to = read_array(running, from, n, bytes);
+	for (size_t i = 0; to && i < n; i++) {
+		const char **name = (const char **)(void *)(to + i * bytes);
+		if (!(*name = read_text(running, *name, NAME_BYTES)))
+			return NULL;
+	}
+	return to;
+}
+
+static bool read_fields(struct running *running, struct relay_trace_event *event)
 {
 	if (event->n_fields > RELAY_FIELDS_MAX)
 		return false;
-	struct relay_trace_field *fields = copy_array(running, event->fields, event->n_fields, sizeof(*fields));
-	for (uint32_t i = 0; fields && i < event->n_fields; i++)
-		if (!(fields[i].name = copy_text(running, fields[i].name, NAME_BYTES)))
-			return false;
-	event->fields = fields;
-	return fields;
+	event->fields = read_named(running, event->fields, event->n_fields, sizeof(*event->fields));
+	return event->fields;
 }
 
-static bool copy_labels(struct running *running, struct relay_trace_enum *one)
+static bool read_labels(struct running *running, struct relay_trace_enum *one)
 {
 	if (one->n_labels > RELAY_LABELS_MAX)
 		return false;
-	struct relay_trace_label *labels = copy_array(running, one->labels, one->n_labels, sizeof(*labels));
-	for (uint32_t i = 0; labels && i < one->n_labels; i++)
-		if (!(labels[i].name = copy_text(running, labels[i].name, NAME_BYTES)))
-			return false;
-	one->labels = labels;
-	return labels && (one->field = copy_text(running, one->field, NAME_BYTES));
+	one->labels = read_named(running, one->labels, one->n_labels, sizeof(*one->labels));
+	return one->labels && (one->field = read_text(running, one->field, NAME_BYTES));
 }
 
-static bool copy_enums(struct running *running, struct relay_trace_event *event)
+static bool read_enums(struct running *running, struct relay_trace_event *event)
 {
 	const uint32_t n = relay_event_n_enums(event);
 	if (n > RELAY_FIELDS_MAX)
 		return false;
-	struct relay_trace_enum *enums = copy_array(running, event->enums, n, sizeof(*enums));
+	struct relay_trace_enum *enums = read_array(running, event->enums, n, sizeof(*enums));
 	for (uint32_t i = 0; enums && i < n; i++)
-		if (!copy_labels(running, &enums[i]))
+		if (!read_labels(running, &enums[i]))
 			return false;
 	event->enums = enums;
 	return enums;
@@ -108,7 +112,7 @@ static bool copy_enums(struct running *running, struct relay_trace_event *event)
 
 /* Programs that were compiled with earlier versions of <relayfs/trace_event.h> have a shorter struct. `structs` is not
  * copied, because flatten() in trace/tracepoint.c has replaced it before an event is added to a list. */
-static bool copy_event(struct running *running, struct relay_trace_event *event, const struct relay_trace_event *from)
+static bool read_event(struct running *running, struct relay_trace_event *event, const struct relay_trace_event *from)
 {
 	static const size_t bytes[] = {
 	    offsetof(struct relay_trace_event, file),
@@ -117,15 +121,15 @@ static bool copy_event(struct running *running, struct relay_trace_event *event,
 	};
 	running->used = 0;
 	*event = (struct relay_trace_event){0};
-	if (!copy(running, event, from, bytes[0]) || event->has_place > 2 ||
-	    !copy(running, event, from, bytes[event->has_place]))
+	if (!read_memory(running, event, from, bytes[0]) || event->has_place > 2 ||
+	    !read_memory(running, event, from, bytes[event->has_place]))
 		return false;
-	event->provider = copy_text(running, event->provider, NAME_BYTES);
-	event->name = copy_text(running, event->name, NAME_BYTES);
-	if (!event->provider || !event->name || !copy_fields(running, event) || !copy_enums(running, event))
+	event->provider = read_text(running, event->provider, NAME_BYTES);
+	event->name = read_text(running, event->name, NAME_BYTES);
+	if (!event->provider || !event->name || !read_fields(running, event) || !read_enums(running, event))
 		return false;
 	if (event->has_place && event->file)
-		event->file = copy_text(running, event->file, PLACE_BYTES);
+		event->file = read_text(running, event->file, PLACE_BYTES);
 	return relay_tsdl_allows(event);
 }
 
@@ -134,7 +138,7 @@ static bool copy_event(struct running *running, struct relay_trace_event *event,
 /* The first line. */
 static void add_program(struct running *running, const char *from)
 {
-	char *name = copy_text(running, from, PLACE_BYTES);
+	char *name = read_text(running, from, PLACE_BYTES);
 	for (char *at = name; at && *at; at++)
 		if (*at == '\n')
 			*at = '_';
@@ -147,7 +151,7 @@ static bool add_event(struct running *running, const struct relay_trace_event *f
 	struct relay_trace_event event;
 	if (running->length >= running->size)
 		return false;
-	if (!copy_event(running, &event, from)) {
+	if (!read_event(running, &event, from)) {
 		running->n_pointers += LEFT_OUT_COST;
 		return true;
 	}
@@ -165,19 +169,19 @@ static void add_object(struct running *running, const struct relay_trace_object 
 {
 	const struct relay_trace_event *event;
 	for (struct relay_trace_event *const *at = object->events; at < object->events_end; at++)
-		if (!next_pointer(running, at) || !copy(running, &event, at, sizeof(event)) ||
+		if (!next_pointer(running, at) || !read_memory(running, &event, at, sizeof(event)) ||
 		    (event && !add_event(running, event)))
 			return;
 }
 
-static void add_all(struct running *running, const struct relay_traced_own *own)
+static void add_objects(struct running *running, const struct relay_traced_own *own)
 {
 	struct relay_trace_object object = {.next = own->objects};
-	while (next_pointer(running, object.next) && copy(running, &object, object.next, sizeof(object)))
+	while (next_pointer(running, object.next) && read_memory(running, &object, object.next, sizeof(object)))
 		add_object(running, &object);
 	struct relay_declared declared = {.next = own->declared};
 	for (const struct relay_declared *from; next_pointer(running, from = declared.next);)
-		if (!copy(running, &declared, from, sizeof(declared)) || !add_event(running, &from->event))
+		if (!read_memory(running, &declared, from, sizeof(declared)) || !add_event(running, &from->event))
 			return;
 }
 
@@ -199,7 +203,7 @@ ssize_t relay_trace_running(int memory, uint64_t page, char *text, size_t size)
 	ssize_t result = got < 0 && errno != EIO ? -errno : -ENOENT;
 	if (got == (ssize_t)(sizeof(own) - skipped) && own.magic == RELAY_EVENT_LISTS) {
 		add_program(running, own.program);
-		add_all(running, &own);
+		add_objects(running, &own);
 		result = running->length > size ? -EFBIG : (ssize_t)running->length;
 	}
 	free(running);
