@@ -58,7 +58,7 @@ static uint64_t refused_before_end(const struct rchan_buf *buf, uint64_t number,
 	                                        : relay_lost(buf);
 }
 
-/* What copy() finds out about the next piece; valid if is_sound() returns true afterwards. */
+/* What copy_piece() finds out about the next piece; valid if is_sound() returns true afterwards. */
 struct found {
 	struct relay_consumer consumer; /* the consumer's state before */
 	struct relay_walk walk;
@@ -96,7 +96,7 @@ static int count_lost(const struct relay_follow *follow, struct found *found)
 
 /* Load the consumer's state and head, and move to the first sub-buffer that can be read. Returns 1; 0: there is none;
  * -EAGAIN: call again; -EBADMSG. */
-static int find(struct relay_follow *follow, struct found *found)
+static int find_subbuf(struct relay_follow *follow, struct found *found)
 {
 	struct rchan_buf *buf = follow->buf;
 	if (relay_consumer_read(buf, &found->consumer) || relay_walk_see_head(&found->walk))
@@ -125,7 +125,7 @@ static int find(struct relay_follow *follow, struct found *found)
 	return follow->number <= last;
 }
 
-/* True if the sub-buffer was not overwritten, and the consumer has passed no hole in it, since find(). */
+/* True if the sub-buffer was not overwritten, and the consumer has passed no hole in it, since find_subbuf(). */
 static bool is_sound(const struct relay_follow *follow, const struct found *found)
 {
 	struct relay_consumer now;
@@ -188,7 +188,7 @@ static int describe(const struct relay_follow *follow, struct found *found, stru
 	return 1;
 }
 
-static int copy(struct relay_follow *follow, struct relay_piece *piece, void *to, size_t size)
+static int copy_piece(struct relay_follow *follow, struct relay_piece *piece, void *to, size_t size)
 {
 	struct rchan_buf *buf = follow->buf;
 	relay_work_begin(buf);
@@ -197,7 +197,7 @@ static int copy(struct relay_follow *follow, struct relay_piece *piece, void *to
 		struct found found = {.walk = {.buf = buf, .n_spans = 2, .max_bytes = size}};
 		found.walk.plan = &found.plan;
 		found.walk.spans = found.spans;
-		int result = find(follow, &found);
+		int result = find_subbuf(follow, &found);
 		if (result == -EAGAIN) {
 			tries--;
 			continue;
@@ -230,7 +230,7 @@ int relay_follow_copy(struct relay_follow *follow, struct relay_piece *piece, vo
 	if (!follow->buf->packets && !follow->buf->is_timed)
 		return -EINVAL;
 	pthread_mutex_lock(&follow->buf->walking);
-	int result = copy(follow, piece, to, size);
+	int result = copy_piece(follow, piece, to, size);
 	pthread_mutex_unlock(&follow->buf->walking);
 	return result;
 }

@@ -96,8 +96,8 @@ static bool is_intact(const struct relay_peek *peek)
 }
 
 /* Find the data at peek->at, at most `limit` bytes with heads. Returns as relay_walk_data(). */
-static int find(const struct relay_peek *peek, size_t limit, struct relay_walk *walk, struct relay_plan *plan,
-                struct relay_span *spans)
+static int find_data(const struct relay_peek *peek, size_t limit, struct relay_walk *walk, struct relay_plan *plan,
+                     struct relay_span *spans)
 {
 	*plan = (struct relay_plan){.from = peek->at, .to = peek->at};
 	*walk = (struct relay_walk){.buf = peek->buf,
@@ -131,7 +131,7 @@ static ssize_t copy_next(const struct relay_peek *peek, void *to, size_t size, s
 	struct relay_span spans[COPY_SPANS];
 	const bool is_timed = peek->buf->is_timed;
 	const size_t limit = is_timed && size < SIZE_MAX - RELAY_HEAD_BYTES ? size + RELAY_HEAD_BYTES : size;
-	int err = find(peek, limit, &walk, &plan, spans);
+	int err = find_data(peek, limit, &walk, &plan, spans);
 	size_t raw = walk.total, done;
 	if (!is_timed)
 		done = copy_spans(&walk, to);
@@ -140,7 +140,7 @@ static ssize_t copy_next(const struct relay_peek *peek, void *to, size_t size, s
 	if (walk.total && !raw)
 		return -EMSGSIZE;
 	if (raw < walk.total) {
-		err = find(peek, raw, &walk, &plan, spans);
+		err = find_data(peek, raw, &walk, &plan, spans);
 		if (walk.total != raw)
 			return -EINPROGRESS;
 	}
@@ -148,7 +148,7 @@ static ssize_t copy_next(const struct relay_peek *peek, void *to, size_t size, s
 	return done || !err ? (ssize_t)done : err;
 }
 
-static ssize_t copy(struct relay_peek *peek, void *to, size_t size)
+static ssize_t copy_data(struct relay_peek *peek, void *to, size_t size)
 {
 	struct rchan_buf *buf = peek->buf;
 	relay_work_begin(buf);
@@ -193,7 +193,7 @@ struct relay_peek *relay_buf_peek_open(struct rchan_buf *buf)
 ssize_t relay_buf_peek_copy(struct relay_peek *peek, void *to, size_t size)
 {
 	pthread_mutex_lock(&peek->buf->walking);
-	ssize_t result = copy(peek, to, size);
+	ssize_t result = copy_data(peek, to, size);
 	pthread_mutex_unlock(&peek->buf->walking);
 	return result;
 }

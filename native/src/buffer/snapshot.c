@@ -46,7 +46,7 @@ static int find_start(struct rchan_buf *buf, uint64_t *number, struct relay_cons
 
 /* True if sub-buffer `number` was not overwritten while it was copied, and the consumer has
  * passed no hole in it meanwhile. */
-static bool is_sound(struct rchan_buf *buf, uint64_t number, const struct relay_consumer *before)
+static bool copy_is_sound(struct rchan_buf *buf, uint64_t number, const struct relay_consumer *before)
 {
 	struct relay_consumer now;
 	if (relay_consume_stands(buf, number) || relay_consumer_read(buf, &now))
@@ -92,7 +92,7 @@ ssize_t relay_packet_copy(struct rchan_buf *buf, uint64_t *number, uint64_t *rec
 		uint64_t torn = at.state.torn_records + at.state.discarded_records;
 		at.packet.events_discarded += at.start_records - *records;
 		size_t length = gather(to, size, at.spans, n);
-		if (!is_sound(buf, *number, &at.consumer))
+		if (!copy_is_sound(buf, *number, &at.consumer))
 			continue;
 		if (!length || relay_damage_below(&buf->damage, "the number of the packet's first record", 0,
 		                                  at.start_records, *records))
@@ -121,7 +121,7 @@ int relay_packet_start(struct rchan_buf *buf, uint64_t *number, uint64_t *record
 		struct found at;
 		*number = 0;
 		int n = find_packet(buf, number, &at);
-		if (n == -EAGAIN || (n > 0 && !is_sound(buf, *number, &at.consumer)))
+		if (n == -EAGAIN || (n > 0 && !copy_is_sound(buf, *number, &at.consumer)))
 			continue;
 		if (n < 0)
 			return n;

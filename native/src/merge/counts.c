@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Events that a merge gives out are counted, by process and id. */
+/* Counting the events that a merge returns, by process and id. */
 #define _GNU_SOURCE
 #include "merge/merge.h"
 
@@ -30,7 +30,7 @@ void relay_counts_free(struct relay_counts *counts)
 }
 
 /* The place of this process and id, or the free one that it gets. The table has a free place. */
-static struct relay_merge_count *find(const struct relay_counts *counts, uint32_t identity, uint32_t id)
+static struct relay_merge_count *place_of(const struct relay_counts *counts, uint32_t identity, uint32_t id)
 {
 	const uint64_t key = (uint64_t)identity << 32 | id;
 	size_t place = (size_t)((key * 0x9e3779b97f4a7c15u) >> 32);
@@ -52,7 +52,7 @@ static bool make_room(struct relay_counts *counts)
 		return false;
 	for (size_t i = 0; i < counts->capacity; i++)
 		if (counts->at[i].n)
-			*find(&larger, counts->at[i].identity, counts->at[i].id) = counts->at[i];
+			*place_of(&larger, counts->at[i].identity, counts->at[i].id) = counts->at[i];
 	free(counts->at);
 	counts->at = larger.at;
 	counts->capacity = larger.capacity;
@@ -66,7 +66,7 @@ int relay_counts_gather(struct relay_counts *counts)
 		if (event->lost)
 			continue;
 		const uint32_t identity = event->stream->traced->identity, id = (uint32_t)event->stream->cursor.id;
-		struct relay_merge_count *count = find(counts, identity, id);
+		struct relay_merge_count *count = place_of(counts, identity, id);
 		counts->n += !count->n;
 		*count = (struct relay_merge_count){identity, id, count->n + 1};
 	}

@@ -261,7 +261,7 @@ static void put_interface(const struct pcapng_encoder *pcapng, struct relay_outp
 /* --- interfaces --- */
 
 /* Return the place of an interface, or the free one that it gets. The table has a free place. */
-static struct interface *find(struct pcapng_encoder *pcapng, uint32_t identity, uint32_t id, bool is_buffer)
+static struct interface *find_interface(struct pcapng_encoder *pcapng, uint32_t identity, uint32_t id, bool is_buffer)
 {
 	const uint64_t key = (uint64_t)identity << 32 | (id << 1 | is_buffer);
 	size_t at = (size_t)((key * 0x9e3779b97f4a7c15u) >> 32);
@@ -278,12 +278,12 @@ static struct interface *interface_of(struct pcapng_encoder *pcapng, struct rela
 {
 	const struct relay_stream *stream = event->stream;
 	const uint32_t identity = stream->traced->identity, id = is_buffer ? stream->cpu : (uint32_t)stream->cursor.id;
-	struct interface *found = find(pcapng, identity, id, is_buffer);
+	struct interface *found = find_interface(pcapng, identity, id, is_buffer);
 	if (found->number)
 		return found;
 	if (pcapng->n == INTERFACES_MAX) {
 		begin_section(pcapng, output);
-		found = find(pcapng, identity, id, is_buffer);
+		found = find_interface(pcapng, identity, id, is_buffer);
 	}
 	*found = (struct interface){.identity = identity, .id = id, .is_buffer = is_buffer, .number = ++pcapng->n};
 	put_interface(pcapng, output, event, is_buffer);

@@ -365,7 +365,7 @@ static void put_name(struct relay_output *output, const struct relay_event *even
 		put_number(output, EVENT_NAME_IID, iid_of(event->declared));
 }
 
-static uint64_t type_of(const struct relay_mark *mark)
+static uint64_t event_type_of(const struct relay_mark *mark)
 {
 	switch (mark->type) {
 	case 'B':
@@ -382,7 +382,7 @@ static uint64_t type_of(const struct relay_mark *mark)
 static void put_track_event(struct relay_output *output, const struct relay_event *event, const struct relay_mark *mark)
 {
 	size_t message = begin_message(output, PACKET_TRACK_EVENT);
-	put_number(output, EVENT_TYPE, type_of(mark));
+	put_number(output, EVENT_TYPE, event_type_of(mark));
 	put_number(output, EVENT_TRACK, mark->track->number);
 	if (event->lost) {
 		put_loss(output, event);

@@ -90,13 +90,13 @@ static struct relay_track *copy_track(const struct relay_track *key)
 }
 
 /* Return the track that equals `key`, and set key->hash. NULL: there is none yet. */
-static const struct relay_track *find(const struct relay_tracks *tracks, struct relay_track *key)
+static const struct relay_track *find_track(const struct relay_tracks *tracks, struct relay_track *key)
 {
 	key->hash = hash_of(key);
 	return tracks->n_slots ? *slot_of(tracks->slots, tracks->n_slots, key) : NULL;
 }
 
-/* Add a track that find() has not found, and call announce(). NULL: no memory. */
+/* Add a track that find_track() has not found, and call announce(). NULL: no memory. */
 static const struct relay_track *add(struct relay_tracks *tracks, struct relay_track *key)
 {
 	if (!make_room(tracks))
@@ -114,7 +114,7 @@ static const struct relay_track *add(struct relay_tracks *tracks, struct relay_t
 /* Return the track that equals `key`; add it if there is none. NULL: no memory. */
 static const struct relay_track *get(struct relay_tracks *tracks, struct relay_track key)
 {
-	const struct relay_track *track = find(tracks, &key);
+	const struct relay_track *track = find_track(tracks, &key);
 	return track ? track : add(tracks, &key);
 }
 
@@ -174,7 +174,7 @@ static const struct relay_track *thread_of(struct relay_tracks *tracks, const st
 	                          .identity = process->identity,
 	                          .pid = process->pid,
 	                          .scope = tid};
-	const struct relay_track *track = find(tracks, &key);
+	const struct relay_track *track = find_track(tracks, &key);
 	if (track)
 		return track;
 	/* Names are in no order, so they are searched only for a new track. */
@@ -228,7 +228,7 @@ static bool is_number(const struct relay_value *value)
 	return value->type->bytes != 0 && !value->is_array;
 }
 
-static char type_of(const struct relay_value *value)
+static char mark_type_of(const struct relay_value *value)
 {
 	if (value->type->kind == RELAY_FIELD_STRING)
 		return value->length ? (char)value->data[0] : 0;
@@ -247,7 +247,7 @@ static void find_roles(struct roles *roles, const struct relay_event *event)
 	while (relay_fields_next(&fields, &value)) {
 		const bool is_string = value.type->kind == RELAY_FIELD_STRING;
 		if (strcmp(value.name, TYPE) == 0)
-			roles->type = type_of(&value);
+			roles->type = mark_type_of(&value);
 		else if (is_string && strcmp(value.name, NAME) == 0)
 			roles->name = value;
 		else if (is_string && strcmp(value.name, TRACK) == 0)

@@ -116,7 +116,7 @@ struct cause {
 	const char *text;
 };
 
-static void put_text(struct relay_triggers *triggers, struct relay_firing *firing, struct cause cause)
+static void put_firing(struct relay_triggers *triggers, struct relay_firing *firing, struct cause cause)
 {
 	struct relay_output *texts = &triggers->texts;
 	const size_t begin = texts->length;
@@ -144,7 +144,7 @@ static bool fire(struct relay_triggers *triggers, uint32_t number, uint64_t time
 	*kept = (struct kept){
 	    .firing = {.trigger = number, .number = ++state->fired, .time = time, .limited = state->limited},
 	    .text = triggers->texts.length};
-	put_text(triggers, &kept->firing, cause);
+	put_firing(triggers, &kept->firing, cause);
 	state->limited = 0;
 	state->due = time + given->limit;
 	return true;

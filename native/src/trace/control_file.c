@@ -316,7 +316,7 @@ static bool is_text(const char *text, size_t size)
 	return memchr(text, 0, size) != NULL;
 }
 
-static bool is_name(const char *name, size_t size)
+static bool is_trace_name(const char *name, size_t size)
 {
 	return is_text(name, size) && name[0] && name[0] != '.' && !strchr(name, '/');
 }
@@ -330,7 +330,7 @@ static int check_trace(const struct relay_trace *trace, uint64_t at, struct rela
 {
 	if (trace->id == 0)
 		return -ENOENT;
-	if (!is_name(trace->name, sizeof(trace->name)))
+	if (!is_trace_name(trace->name, sizeof(trace->name)))
 		return relay_fault_value(TEXT(name), "the first byte of a name of a directory");
 	if (!is_text(trace->boot, sizeof(trace->boot)))
 		return relay_fault_value(TEXT(boot), "the first byte of a text with an end");

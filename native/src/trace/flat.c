@@ -26,8 +26,8 @@ static const struct relay_trace_enum *find_enum(const struct relay_trace_members
 }
 
 /* Append a field of `members` under this name. false: there are RELAY_FIELDS_MAX fields already. */
-static bool add_field(struct flat *flat, const char *name, const struct relay_trace_field *field,
-                      const struct relay_trace_members *members)
+static bool append_field(struct flat *flat, const char *name, const struct relay_trace_field *field,
+                         const struct relay_trace_members *members)
 {
 	const uint32_t n = flat->event.n_fields;
 	if (n == RELAY_FIELDS_MAX)
@@ -44,7 +44,7 @@ static bool add_field(struct flat *flat, const char *name, const struct relay_tr
 
 /* Append all fields of an event or a struct, and of the structs in it. before: begins their names; depth: the number of
  * structs that they are in. false: for the reasons given at relay_event_flat(). */
-static bool add_all(struct flat *flat, const struct relay_trace_members *from, const char *before, uint32_t depth)
+static bool append_all(struct flat *flat, const struct relay_trace_members *from, const char *before, uint32_t depth)
 {
 	const struct relay_trace_members *const *structs = from->structs;
 	char name[RELAY_NAME_MAX + 1];
@@ -54,9 +54,9 @@ static bool add_all(struct flat *flat, const struct relay_trace_members *from, c
 		const int length = snprintf(name, sizeof(name), "%s%s%s", before, field->name, is_struct ? "." : "");
 		bool fits = length < (int)sizeof(name);
 		if (is_struct)
-			fits = fits && depth < RELAY_TRACE_DEPTH_MAX && add_all(flat, *structs++, name, depth + 1);
+			fits = fits && depth < RELAY_TRACE_DEPTH_MAX && append_all(flat, *structs++, name, depth + 1);
 		else
-			fits = fits && add_field(flat, name, field, from);
+			fits = fits && append_field(flat, name, field, from);
 		if (!fits)
 			return false;
 	}
@@ -76,7 +76,7 @@ struct relay_trace_event *relay_event_flat(const struct relay_trace_event *event
 	flat->event.structs = NULL;
 	flat->event.n_fields = flat->event.n_enums = 0;
 	flat->event.has_place = 2;
-	if (add_all(flat, &members, "", 0))
+	if (append_all(flat, &members, "", 0))
 		return &flat->event;
 	free(flat);
 	return NULL;

@@ -131,7 +131,7 @@ int relay_layouts_add(struct relay_layouts *layouts, uint64_t id, const uint32_t
 }
 
 /* Return a copy of an event in one allocation: the event, its fields, all names. NULL: no memory. */
-static struct relay_trace_event *copy_event(const struct relay_trace_event *event)
+static struct relay_trace_event *new_copy_of(const struct relay_trace_event *event)
 {
 	struct relay_trace_event *copy = malloc(sizeof(*copy) + relay_event_copy_bytes(event));
 	if (copy)
@@ -147,7 +147,7 @@ int relay_layouts_declare(struct relay_layouts *layouts, uint64_t id, const stru
 		if (relay_field_depth(event->fields[i].name) > RELAY_TRACE_DEPTH_MAX)
 			return -EINVAL;
 	uint32_t *types = calloc((size_t)event->n_fields + 1, sizeof(*types));
-	struct relay_trace_event *copy = types ? copy_event(event) : NULL;
+	struct relay_trace_event *copy = types ? new_copy_of(event) : NULL;
 	for (uint32_t i = 0; copy && i < event->n_fields; i++)
 		types[i] = event->fields[i].type;
 	int err = copy ? add(layouts, id, types, event->n_fields, copy) : -ENOMEM;

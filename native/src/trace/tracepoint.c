@@ -314,7 +314,7 @@ static void register_event(struct relay_trace_event *event)
 	relay_joined_declare(event);
 }
 
-static void add_object(void *arg)
+static void register_object(void *arg)
 {
 	struct relay_trace_object *object = arg;
 	begin_tracing();
@@ -325,7 +325,7 @@ static void add_object(void *arg)
 
 void relay_trace_register(struct relay_trace_object *object)
 {
-	relay_trace_locked(add_object, object);
+	relay_trace_locked(register_object, object);
 }
 
 void relay_trace_unregister(struct relay_trace_object *object)
