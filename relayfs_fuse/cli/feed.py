@@ -79,8 +79,8 @@ class Feed:
         with suppress(*[OSError] * self._goes_on):
             self._split.flush()
         lost = []
-        if self._split.n_full:
-            lost.append(f"{self._split.n_full} because it was full")
+        if self._split.full:
+            lost.append(f"{self._split.full} because it was full")
         if self._n_long:
             lost.append(f"{self._n_long} longer than {self._split.largest} bytes")
         lost += [f"{n}: {_REASONS.get(code) or os.strerror(code)}" for code, n in self._failed.items()]
@@ -108,7 +108,7 @@ class Feed:
             raise RelayError(f"the input ends within {self._next()}; its {left} bytes are not written")
 
     def _next(self) -> str:
-        return f"{self._word} {self._split.n_records + self._split.n_full + self._n_long + self._failed.total() + 1}"
+        return f"{self._word} {self._split.records + self._split.full + self._n_long + self._failed.total() + 1}"
 
     def _refused(self) -> None:
         """Wait for room, or have the refused record skipped."""

@@ -95,7 +95,7 @@ def write(channel: str, mount: str | None, fixed: int | None, length_prefixed: b
             raise
         is_whole = feed.finish()
         if told.signum is not None:
-            say(f"{channel}: interrupted after {split.n_records} records")
+            say(f"{channel}: interrupted after {split.records} records")
             signal.raise_signal(told.signum)
         if not is_whole:
             sys.exit(1)
