@@ -68,14 +68,28 @@ class Word:
     column: int
 
 
+class Placed:
+    """A command that knows where its words are in the line; columns count from 0.
+
+    column: where its path or name begins
+    columns: where other words begin, by key
+    """
+
+    column: int
+    columns: dict[str, int]
+
+    def refuse(self, code: int, message: str, key: str | None = None) -> CommandError:
+        """Return the error that points at the word of `key` in the line, or at the path or name."""
+        return CommandError(code, message, self.columns.get(key, self.column) if key else self.column)
+
+
 @dataclass
-class Command:
+class Command(Placed):
     """A command whose syntax is correct.
 
-    column: where the path begins in the line; columns count from 0
     line: the whole line
     options: the values of the options of create and adopt, by key; keys that were not given are missing
-    columns: where the word of each option begins, by key; of other commands, "cpu" and "descriptors"
+    columns: of the options, by key; of other commands, "cpu" and "descriptors"
     cpu, count: of consumed
     descriptors: of adopt
     """
@@ -99,10 +113,6 @@ class Command:
     def reserved(self) -> int:
         """How many bytes of the first sub-buffer no record takes."""
         return sum(self.options.get(key, 0) for key in RESERVED)
-
-    def refuse(self, code: int, message: str, key: str | None = None) -> CommandError:
-        """Return the error that points at the word of `key` in the line, or at the path."""
-        return CommandError(code, message, self.columns.get(key, self.column) if key else self.column)
 
 
 class Options(Protocol):

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from relayfs_fuse.errors import CommandError
 from relayfs_fuse.fs.commands import condition
-from relayfs_fuse.fs.commands.control import Word, check_sizes, parse_value, split_option, suggestion
+from relayfs_fuse.fs.commands.control import Placed, Word, check_sizes, parse_value, split_option, suggestion
 from relayfs_fuse.native import trace as native_trace
 from relayfs_fuse.native.tables import TRACE_OPTIONS
 
@@ -40,14 +40,13 @@ _ID_MAX = 2**32 - 1
 
 
 @dataclass
-class TraceCommand:
+class TraceCommand(Placed):
     """A command about a trace, whose syntax is correct.
 
     action: one of ACTIONS
-    column: where the name begins in the line; columns count from 0
     line: the whole line
     options: the values of the options of create, by key; keys that were not given are missing
-    columns: where the word of each option begins, by key; and "glob" and "condition"
+    columns: of the options, by key; and "glob" and "condition"
     filter: of create
     glob: of enable and disable
     condition: of enable; empty: there is none
@@ -67,10 +66,6 @@ class TraceCommand:
     def reserved(self) -> int:
         """How many bytes of a sub-buffer are the packet's header."""
         return native_trace.PACKET_HEAD_BYTES
-
-    def refuse(self, code: int, message: str, key: str | None = None) -> CommandError:
-        """Return the error that points at the word of `key` in the line, or at the name."""
-        return CommandError(code, message, self.columns.get(key, self.column) if key else self.column)
 
 
 def parse(line: str) -> TraceCommand | None:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 from relayfs_fuse.errors import CommandError
 from relayfs_fuse.fs.commands import condition
-from relayfs_fuse.fs.commands.control import PATH_MAX, Word, suggestion
+from relayfs_fuse.fs.commands.control import PATH_MAX, Placed, Word, suggestion
 from relayfs_fuse.fs.commands.trace_control import check_glob, check_trace_name
 from relayfs_fuse.native.triggers import Kind
 
@@ -61,13 +61,12 @@ _FORMS = {"fill": "fill > N%, with N from 0 to 99", "rate": "rate > N/s", "count
 
 
 @dataclass
-class TriggerCommand:
+class TriggerCommand(Placed):
     """A command about a trigger, whose syntax is correct.
 
     action: one of ACTIONS
-    column: where the name begins in the line; columns count from 0
     line: the whole line
-    columns: where some words begin in the line: "trace", "do", "argument", and the keys
+    columns: of "trace", "do", "argument", and the keys
 
     Of add:
 
@@ -110,10 +109,6 @@ class TriggerCommand:
         """How the trigger is evaluated."""
         kinds = {"event": Kind.EVENT, "quiet": Kind.QUIET, "rate": Kind.RATE, "lost": Kind.LOST}
         return kinds.get(self.when, Kind.OTHER)
-
-    def refuse(self, code: int, message: str, key: str | None = None) -> CommandError:
-        """Return the error that points at the word of `key` in the line, or at the name."""
-        return CommandError(code, message, self.columns.get(key, self.column) if key else self.column)
 
 
 def parse(line: str) -> TriggerCommand | None:
