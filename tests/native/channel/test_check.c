@@ -98,6 +98,15 @@ static void damage_and_check(struct victim *victim)
 	free(spoilt);
 }
 
+static void check_sound_and_damaged(const char *path)
+{
+	struct victim victim = victim_of(path);
+	CHECK_EQ(check_fd(victim.fd), 0);
+	check_is_unchanged(&victim, victim.saved);
+	damage_and_check(&victim);
+	end(&victim);
+}
+
 static void fill(struct rchan_buf *buf)
 {
 	for (int i = 0; i < 30; i++) {
@@ -118,12 +127,8 @@ TEST(sound_memory_has_no_faults_and_damage_does_no_harm)
 			struct rchan_buf *buf = relay_buf_open(path);
 			CHECK(buf != NULL);
 			fill(buf);
-			struct victim victim = victim_of(path);
-			CHECK_EQ(check_fd(victim.fd), 0);
-			check_is_unchanged(&victim, victim.saved);
 			relay_buf_release(buf);
-			damage_and_check(&victim);
-			end(&victim);
+			check_sound_and_damaged(path);
 		}
 	}
 }
@@ -136,12 +141,8 @@ TEST(the_same_of_a_ring)
 		struct relay_ring *ring = open_ring(path);
 		for (int i = 0; i < 100; i++)
 			output_letters(ring, 'a', 100, 0);
-		struct victim victim = victim_of(path);
-		CHECK_EQ(check_fd(victim.fd), 0);
-		check_is_unchanged(&victim, victim.saved);
 		relay_ring_close(ring);
-		damage_and_check(&victim);
-		end(&victim);
+		check_sound_and_damaged(path);
 	}
 }
 

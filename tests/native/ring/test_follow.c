@@ -14,15 +14,10 @@ enum { SIZE = PAGE, RECORD = 100 };
 
 static struct relay_ring *make_timed(uint32_t mode)
 {
-	static char path[4096];
-	static unsigned n;
 	struct relay_ring_spec spec = a_ring_spec(SIZE, mode);
 
 	spec.times = RELAY_MONO;
-	snprintf(path, sizeof(path), "%s/timed%u", scratch, n++);
-	CHECK_EQ(relay_ring_create(path, &spec), 0);
-	snprintf(path + strlen(path), 32, "/mem%u", spec.n_rings == 1 ? 0 : home_cpu);
-	return open_ring(path);
+	return open_ring(make_ring_file_as(&spec));
 }
 
 static struct relay_ring_follow follow_of(struct relay_ring *ring)
