@@ -65,7 +65,7 @@ def test_words_of_triggers_are_proposed(furnished):
     assert proposed(*typed, "lost", "do", "s") == ["snapshot", "start", "stop"]
     assert proposed(*typed, "lost", "do", "snapshot", "") == ["dir"]
     assert proposed(*typed, "lost", "do", "stop", "o") == ["other"]
-    assert proposed(*typed, "lost", "do", "notify", "") == ["limit=", "window="]
+    assert proposed(*typed, "lost", "do", "notify", "") == ["keep=", "limit=", "window="]
 
 
 def test_what_is_given_already_is_not_proposed_again(furnished):

@@ -93,7 +93,7 @@ class Struck:
 
     def at(self, step: str) -> None:
         """Have the server die at a step, once; ten that live no longer than a second together would be too many."""
-        time.sleep(0.11)
+        time.sleep(0.11 * (1 + step.count("\n")))
         self.file.with_suffix(".new").write_text(step)
         self.n_before = self._n_successors()
         self.file.with_suffix(".new").rename(self.file)
