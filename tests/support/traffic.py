@@ -121,7 +121,10 @@ def n_asleep(pid: int, file: Path) -> int:
     """Count the threads that sleep in a system call whose first argument is a descriptor of the file."""
     n = 0
     for task in Path(f"/proc/{pid}/task").iterdir():
-        words = (task / "syscall").read_text().split()
+        try:
+            words = (task / "syscall").read_text().split()
+        except (FileNotFoundError, ProcessLookupError):  # it has ended meanwhile
+            continue
         if len(words) > 1 and Path(f"/proc/{pid}/fd/{int(words[1], 16) & 0xFFFFFFFF}").is_symlink():
             n += os.readlink(f"/proc/{pid}/fd/{int(words[1], 16)}") == str(file)
     return n
