@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 DELAY_NS = 200_000_000
 # The longest time whose events are evaluated between two states, if this process has much to catch up with.
 STEP_NS = 1_000_000_000
-# Lines that wait because the store has no room for them; what is more is lost, and counted.
+# The most lines that wait because the store has no room for them. Further ones are lost; the log says how many.
 LINES_MAX = 10_000
 _NS = 1_000_000_000
 
@@ -60,6 +60,7 @@ class Watch(Closing):
         self._say = say
         self._lines: list[str] = []
         self._has_said_full = False
+        self._n_lost = 0
         self._pending: dict[tuple[int, int], Action] = {}
         self._new: list[Action] = []
         self._states: dict[int, TriggerState] = {}
@@ -209,6 +210,7 @@ class Watch(Closing):
                 self._lines.clear()
                 self.has_news = True
             self._write_state()
+            self._end_full()
         except FileNotFoundError:
             pass  # the trace is being removed
         except OSError as error:
@@ -236,7 +238,14 @@ class Watch(Closing):
         if not self._has_said_full:
             self._say(f"trace {self.source.name}: what triggers have done cannot be written: {error.strerror}")
         self._has_said_full = True
+        self._n_lost += len(self._lines[LINES_MAX:])
         del self._lines[LINES_MAX:]
+
+    def _end_full(self) -> None:
+        """Say how many lines are lost, now that the store has room again."""
+        if self._n_lost:
+            self._say(f"trace {self.source.name}: {self._n_lost} lines of what triggers have done are lost")
+        self._has_said_full, self._n_lost = False, 0
 
 
 def _line_of(firing: Firing, command: TriggerCommand) -> str:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import select
 from collections import deque
 from datetime import datetime
@@ -16,6 +17,8 @@ from tracing import finish, recording
 from triggering import lines_of, listed, wait_evaluated, wait_lines, wait_seen, watcher_of
 
 from relayfs_fuse.counters import Counters
+from relayfs_fuse.native.triggers import TRIGGERS_MAX
+from relayfs_fuse.triggers.watch import LINES_MAX
 
 ROOM = "subbuf_size=256K n_subbufs=16"
 # Of a trigger before the server is killed, which happens three times.
@@ -221,6 +224,35 @@ def test_a_full_disk_is_said_and_leaves_nothing(mount, own_tmpfs):
         program.ask("emit 1")
         taken = wait_lines(trace, "all", 4)[3].text
         assert os.listdir(place) == [Path(taken).name]
+
+
+def test_lines_for_which_a_full_store_has_no_room_are_counted(make_mount, own_tmpfs):
+    mount = make_mount(store=own_tmpfs / "store")
+    trace = start_trace(mount, "t", ROOM)
+    start_trace(mount, "u", "subbuf_size=4K n_subbufs=4")
+    n_triggers, filler = TRIGGERS_MAX - 1, own_tmpfs / "filler"
+    n = LINES_MAX // n_triggers + 10
+    for number in range(n_triggers):
+        add(mount, f"all{number} on t judge:step do notify limit=1ms")
+    add(mount, f"last on t judge:step if 'seq == {n}' do stop u")
+    with traced(mount) as program:
+        # The buffers of other CPUs would get no memory later.
+        os.sched_setaffinity(program.process.pid, {min(os.sched_getaffinity(0))})
+        program.ask("emit 1")
+        wait_lines(trace, f"all{n_triggers - 1}", 1)
+        fill(filler)
+        for _ in range(n):
+            program.ask("emit 1")
+            select.select([], [], [], 0.0012)  # so that each is due
+        wait_until(lambda: "trace start u\n" not in mount.control.read_text(), "all events are evaluated")
+    assert "trace t: what triggers have done cannot be written: No space left on device" in mount.log.read_text()
+    filler.unlink()
+    said = re.compile(r"trace t: (\d+) lines of what triggers have done are lost")
+    wait_until(lambda: said.search(mount.log.read_text()), mount.log.read_text)
+    lost = int(said.findall(mount.log.read_text())[0])
+    # Those of `last` say that it has fired, and that it has stopped the trace.
+    assert lost >= n_triggers * n - LINES_MAX
+    wait_until(lambda: len(lines_of(trace)) + lost == n_triggers * (n + 1) + 2, lambda: str(len(lines_of(trace))))
 
 
 # --- what else triggers wait for ---
