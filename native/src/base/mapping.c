@@ -35,7 +35,8 @@
 #include <sys/xattr.h>
 #include <unistd.h>
 
-enum { GUARD_SLOTS = 65536 };
+/* The most tries to open a file whose server dies meanwhile. */
+enum { GUARD_SLOTS = 65536, OPEN_TRIES = 8 };
 
 struct guard_slot {
 	unsigned char *base; /* stored last, cleared first */
@@ -219,7 +220,7 @@ int relay_guard_install(void)
 /* Another user may have put a FIFO or device at `path`, and opening that could block or have effects. Therefore it is
  * first opened with O_PATH, which does neither, and after the checks opened for use through /proc/self/fd, so that it
  * is the same file. */
-int relay_mapping_open(const char *path, int flags, bool in_mount)
+static int open_checked(const char *path, int flags, bool in_mount)
 {
 	struct stat st;
 	struct statfs fs;
@@ -239,6 +240,15 @@ int relay_mapping_open(const char *path, int flags, bool in_mount)
 	if (fd == -ENOENT && (fd = open(path, flags | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK)) < 0)
 		fd = -errno;
 	close(checked);
+	return fd;
+}
+
+int relay_mapping_open(const char *path, int flags, bool in_mount)
+{
+	int fd = -ESTALE;
+	/* ESTALE: the server has died in between, and the next one knows the file only by its name. */
+	for (int tries = 0; tries < OPEN_TRIES && fd == -ESTALE; tries++)
+		fd = open_checked(path, flags, in_mount);
 	return fd;
 }
 
