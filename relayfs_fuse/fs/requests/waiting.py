@@ -5,8 +5,9 @@ in groups of as many as one thread can sleep on. A task for each group arms them
 the wake-up word of one of its buffers or the group's own word changes:
 
     repeat:  arm each buffer that is not armed any more
-             check each: if there is data, wake its sleeping readers; if its readiness has changed, notify poll(2)
+             check it: if there is data, wake its sleeping readers; if its readiness has changed, notify poll(2)
              sleep
+             look which buffers are to be checked: those that were woken, that somebody waits for anew, that are due
 
 Since a buffer is armed before it is checked, no record is missed. A producer can be killed after it has written a
 record and before it wakes anybody, so all buffers are checked every SAFETY_MS.
@@ -27,7 +28,6 @@ import errno
 import logging
 import math
 import time
-from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -113,6 +113,8 @@ class _Waiter:
     sleepers: the events that sleeping reads wait for
     polls: by descriptor
     seq: the value of the wake-up word when the buffer was armed
+    is_told: whether the buffer is to be checked, whatever its wake-up word says
+    due_s: the buffer is checked again at this time at the latest, by trio's clock
     failure: the error for those who wait, once the buffer could not be checked
     """
 
@@ -123,6 +125,8 @@ class _Waiter:
         self.sleepers: set[trio.Event] = set()
         self.polls: dict[int, _Poll] = {}
         self.seq = 0
+        self.is_told = True
+        self.due_s = 0.0
         self.failure: OSError | None = None
         self._armed = 0
         self._written = -1
@@ -132,9 +136,18 @@ class _Waiter:
     def wanted(self) -> bool:
         return bool(self.sleepers or self.polls)
 
+    def is_due(self, now_s: float) -> bool:
+        """Whether to check the buffer now: also if half of its interval has passed, so that many are due together."""
+        try:
+            is_woken = self.stored.buffer.wake_seq() != self.seq
+        except OSError:
+            return True  # check() tells those who wait
+        return is_woken or self.is_told or now_s >= self.due_s - self.interval_ms / 2000
+
     def check(self) -> None:
         """Arm the buffer if necessary, check it, and wake or notify those who wait; on an error they all get it."""
         begun_s = time.thread_time()
+        self.is_told = False
         try:
             is_woken = self.stored.buffer.wake_seq() != self.seq
             self._check()
@@ -149,6 +162,8 @@ class _Waiter:
         took_s = time.thread_time() - begun_s
         if took_s > QUICK_S:
             self._rest(REST_TIMES * took_s)
+        now_s = trio.current_time()
+        self.due_s = self.rests_until if self.rests_until > now_s else now_s + self.interval_ms / 1000
 
     def _rest_if_spurious(self) -> None:
         """Rest if no record was written between the last wake-ups, which then do not come from producers."""
@@ -220,8 +235,10 @@ class _Group:
         self._word = native.WakeWord()
         self._told = trio.Event()
 
-    def tell(self) -> None:
-        """Have run() check its buffers now."""
+    def tell(self, *waiters: _Waiter) -> None:
+        """Have run() check these buffers now."""
+        for waiter in waiters:
+            waiter.is_told = True
         self._told.set()
         self._word.change()
 
@@ -236,24 +253,29 @@ class _Group:
                 continue
             now = trio.current_time()
             awake = [waiter for waiter in waiters if waiter.rests_until <= now]
-            pauses_ms = [waiter.interval_ms for waiter in awake]
-            rests_s = [waiter.rests_until - now for waiter in waiters if waiter.rests_until > now]
-            pauses_ms += [math.ceil(1000 * rest_s) for rest_s in rests_s]
+            pause_s = min(waiter.due_s for waiter in waiters) - now
             buffers: list[Any] = [waiter.stored.buffer for waiter in awake]
             seqs = [waiter.seq for waiter in awake]
-            with ExitStack() as stack:
-                for waiter in awake:
-                    stack.enter_context(waiter.stored.held())
+            pause_ms = max(0, math.ceil(1000 * pause_s))
+            for waiter in awake:
+                waiter.stored.n_users += 1
+            try:
                 await trio.to_thread.run_sync(
-                    self.memory.wait_any, buffers, seqs, self._word, value, min(pauses_ms), limiter=self._limiter
+                    self.memory.wait_any, buffers, seqs, self._word, value, pause_ms, limiter=self._limiter
                 )
+            finally:
+                for waiter in awake:
+                    waiter.stored.n_users -= 1
 
     async def _check(self) -> list[_Waiter]:
-        """Check the buffers that do not rest; return the waiters of all buffers that somebody still waits for."""
+        """Check the buffers that are due and do not rest; return the waiters of all that somebody still waits for."""
         await self._share.ready()
         begun_s = time.thread_time()
-        for waiter in list(self.waiters.values()):
-            if waiter.wanted and waiter.rests_until <= trio.current_time():
+        now_s = trio.current_time()
+        awake = [waiter for waiter in self.waiters.values() if waiter.wanted and waiter.rests_until <= now_s]
+        # Without membarrier(2) a sleep ends for no other reason than that all are to be checked: native/src/base/arm.h
+        for waiter in [waiter for waiter in awake if waiter.is_due(now_s)] or awake:
+            if waiter.wanted:
                 waiter.check()
         self._share.spend(time.thread_time() - begun_s + SLEEP_COST_S)
         return self._remaining([waiter for waiter in self.waiters.values() if waiter.wanted])
@@ -299,7 +321,7 @@ class Waiting:
         event = trio.Event()
         group, waiter = self._waiter(stored)
         waiter.sleepers.add(event)
-        group.tell()
+        group.tell(waiter)
         try:
             await event.wait()
         finally:
@@ -332,7 +354,7 @@ class Waiting:
         if handle is not None:
             group, waiter = self._waiter(stored)
             waiter.polls[descriptor] = _Poll(handle, events, progress, by_mem, skips)
-            group.tell()
+            group.tell(waiter)
         return events
 
     def forget(self, stored: Stored[Any], descriptor: int) -> None:
@@ -348,13 +370,13 @@ class Waiting:
         for group in self._groups:
             waiter = group.waiters.get(stored)
             if waiter is not None and any(not poll.reported & WRITABLE for poll in waiter.polls.values()):
-                group.tell()
+                group.tell(waiter)
 
     def tell(self, stored: Stored[Any]) -> None:
         """Check a buffer again, because there may be something to read."""
         for group in self._groups:
             if stored in group.waiters:
-                group.tell()
+                group.tell(group.waiters[stored])
 
     def _waiter(self, stored: Stored[Any]) -> tuple[_Group, _Waiter]:
         for group in self._groups:
