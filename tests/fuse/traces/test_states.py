@@ -5,6 +5,7 @@ babeltrace2 is the judge.
 
 import json
 import os
+import stat
 import subprocess
 import sys
 import time
@@ -22,6 +23,7 @@ from tracing import finish, recording
 from traffic import some_cpu
 
 from relayfs_fuse.native import trace as native_trace
+from relayfs_fuse.native.tables import PERMS
 from relayfs_fuse.trace import State
 
 SOURCE = Path(__file__).with_name("trace_states.c")
@@ -83,6 +85,8 @@ def test_a_snapshot_begins_with_the_last_value_of_each_key(
         seen = babeltrace(tmp_path / "one")
         assert {(event.pid, event["vtid"]) for event in seen.named("states:step")} == {(pid, pid)}
         assert [event["vtid"] for event in seen.named("states:connection")] == [pid, pid]
+        status = (directory_of(traced_mount, program) / ".state").stat()
+        assert (stat.S_IMODE(status.st_mode), status.st_uid) == (PERMS["OWN"], os.geteuid())
         program.ask("set 2 e")
         assert snapshot(traced_mount, tmp_path / "two") == {1: "c", 3: "d", 2: "e"}
         lines = relayctl(traced_mount, "view", tmp_path / "two").stdout.splitlines()
@@ -203,13 +207,15 @@ def test_a_process_that_is_killed_while_it_sets_a_state_leaves_the_last_one(
         native_trace.trace_remove(str(directory))
 
 
-@pytest.mark.parametrize("what", ["noise", "torn", "undeclared", "fields", "fifo", "truncated"])
+@pytest.mark.parametrize("what", ["noise", "torn", "torn-newer", "undeclared", "fields", "fifo", "truncated"])
 def test_what_a_process_writes_in_the_place_of_states_harms_no_snapshot(
     traced_mount: Mount, tmp_path: Path, what: str
 ) -> None:
     with running(traced_mount) as program:
         for fd in range(3):
             program.ask(f"set {fd} x")
+        if what == "torn-newer":
+            program.ask("set 1 newer")
         path = directory_of(traced_mount, program) / ".state"
         data = bytearray(path.read_bytes())
         at = 2 * native_trace.STATE_BYTES
@@ -218,6 +224,9 @@ def test_what_a_process_writes_in_the_place_of_states_harms_no_snapshot(
             data[at : 2 * at] = os.urandom(at)
         elif what == "torn":
             data[at + 44] ^= 1
+        elif what == "torn-newer":
+            data[at + native_trace.STATE_BYTES + 44] ^= 1
+            expected = dict.fromkeys(range(3), "x")
         elif what == "undeclared":
             data[at + 32 : at + 34] = (77).to_bytes(2, "little")
             seal(data, at)
