@@ -48,6 +48,15 @@ def create(name: str, options: tuple[str, ...], mount: str | None) -> None:
     commands(mount, "trace create", [name], [check_word(option) for option in options])
 
 
+@trace.command("set", epilog="Keys, and allowed values:\n\n" + describe_keys(trace_control.ALLOWED))
+@click.argument("name", shell_complete=complete.traces)
+@click.argument("options", metavar="KEY=VALUE...", nargs=-1, required=True, shell_complete=complete.trace_options)
+@mount_option
+def change(name: str, options: tuple[str, ...], mount: str | None) -> None:
+    """Change options of the trace NAME, to which no program has written yet."""
+    commands(mount, "trace set", [name], [check_word(option) for option in options])
+
+
 def _about_traces(action: str, text: str) -> None:
     @trace.command(action, help=text)
     @click.argument("names", metavar="NAME...", nargs=-1, required=True, shell_complete=complete.other_traces)

@@ -166,6 +166,14 @@ class Directory(Node):
         """Whether it is removed by rmdir(2) in the mount only, also by the server, so that the kernel knows of it."""
         return self.store_path is not None and not self.is_tentative
 
+    def making(self, name: str) -> str | None:
+        """Return the command of control that mkdir(2) of a name in it stands for; None: it makes a plain directory."""
+        return None
+
+    def removing(self, name: str) -> str | None:
+        """Return the command of control that rmdir(2) of a directory in it stands for; None: as making()."""
+        return None
+
     def put(self, node: Node) -> None:
         """Add a node, in place of one with the same name."""
         self.drop(node.name)

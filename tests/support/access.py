@@ -153,6 +153,7 @@ SECTIONS = (
         *(command(f"{verb} c", f"{verb}") for verb in ("flush", "reset", "resume", "disable", "enable", "remove")),
         command("consumed c 0 0", "consumed"),
         command("trace create new", "trace create"),
+        command("trace set u n_subbufs=2", "trace set"),
         command("trace start u", "trace start"),
         command("trace stop u", "trace stop"),
         command("trace enable u *:*", "trace enable"),
@@ -234,7 +235,7 @@ class Scene:
         """Make all as it was."""
         for line in ("remove c", "remove r", "remove new", "remove d/sub/new", "trace remove new", "trace remove u"):
             self._command(line)
-        for path in ("made", "d/made", "d/sub", "d"):
+        for path in ("made", ".traces/made", "d/made", "d/sub", "d"):
             self._server("remove the directory", self.mount.path / path)
         for remove in ("remove the directory", "remove"):
             self._server(remove, self.mount.store / "made")

@@ -2,6 +2,7 @@
 
     trace create NAME [key=value ...]    trace start NAME    trace enable NAME GLOB [if CONDITION]
     trace remove NAME                    trace stop NAME     trace disable NAME GLOB
+    trace set NAME key=value [...]
 
 Like control.py, this module checks the syntax; traces/registry.py checks whether NAME exists.
 """
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from relayfs_fuse.native.trace import Trace
 
 VERB = "trace"
-ACTIONS = ("create", "remove", "start", "stop", "enable", "disable")
+ACTIONS = ("create", "remove", "start", "stop", "enable", "disable", "set")
 # The allowed values of each key, in words.
 ALLOWED = {**{key: option.allowed for key, option in TRACE_OPTIONS.items()}, "filter": "TERM,TERM..."}
 
@@ -45,9 +46,9 @@ class TraceCommand(Placed):
 
     action: one of ACTIONS
     line: the whole line
-    options: the values of the options of create, by key; keys that were not given are missing
+    options: the values of the options of create and set, by key; keys that were not given are missing
     columns: of the options, by key; and "glob" and "condition"
-    filter: of create
+    filter: of create and set
     glob: of enable and disable
     condition: of enable; empty: there is none
     """
@@ -83,7 +84,9 @@ def parse(line: str) -> TraceCommand | None:
         raise CommandError(errno.EINVAL, f"{VERB} {action.text}: the NAME of a trace must follow", len(line))
     check_trace_name(words[2])
     command = TraceCommand(action.text, words[2].text, words[2].column, line)
-    if action.text == "create":
+    if action.text in ("create", "set"):
+        if action.text == "set" and len(words) < 4:
+            raise CommandError(errno.EINVAL, f"{VERB} set NAME: KEY=VALUE must follow", len(line))
         _parse_options(command, words[3:])
     elif action.text in ("enable", "disable"):
         _parse_glob(command, words[3:])
@@ -220,17 +223,28 @@ def _glob_of(rule: str) -> str:
     return rule[1:].partition(" ")[0]
 
 
+def numbers_of(trace: Trace) -> dict[str, int]:
+    """Return the options of a trace, but for its filter, as TraceCommand.options has them."""
+    numbers: dict[str, int] = {key: getattr(trace, option.field) for key, option in TRACE_OPTIONS.items()}
+    numbers["clock"] -= native_trace.CLOCK_MONO
+    return numbers
+
+
+def words_of(trace: Trace) -> dict[str, str]:
+    """Return the values of all options of a trace as words."""
+    words = {key: TRACE_OPTIONS[key].format(number) for key, number in numbers_of(trace).items()}
+    return words | {"filter": trace.filter}
+
+
 def format_trace(trace: Trace, default_memory: int = 0) -> list[str]:
     """Return the commands that would make this trace again; they leave out memory= if it is `default_memory` bytes."""
-    numbers = {key: getattr(trace, option.field) for key, option in TRACE_OPTIONS.items()}
-    numbers["clock"] -= native_trace.CLOCK_MONO
-    words = {key: TRACE_OPTIONS[key].format(number) for key, number in numbers.items()}
+    words = words_of(trace)
     if trace.memory == default_memory:
         del words["memory"]
     if trace.flush_interval_ms == TRACE_OPTIONS["flush_interval"].initial:
         del words["flush_interval"]
-    if trace.filter:
-        words["filter"] = trace.filter
+    if not trace.filter:
+        del words["filter"]
     lines = [f"{VERB} create {trace.name} " + " ".join(f"{key}={value}" for key, value in words.items())]
     for rule in trace.rules.split("\n")[:-1]:
         glob, blank, text = rule[1:].partition(" ")

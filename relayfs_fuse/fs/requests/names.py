@@ -27,7 +27,7 @@ from relayfs_fuse.fs.implicit import ImplicitDirectories
 from relayfs_fuse.fs.kinds.mapped import mapped
 from relayfs_fuse.fs.nodes import Directory, Node, TextFile
 from relayfs_fuse.fs.notes import OPEN_DIRECTORY
-from relayfs_fuse.fs.opener import process_of
+from relayfs_fuse.fs.opener import opener_of, process_of
 from relayfs_fuse.fs.requests.budget import NAME_BYTES, Budget
 from relayfs_fuse.fs.requests.journal import Journal
 
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from relayfs_fuse.fs.errorlog import ErrorLog
     from relayfs_fuse.fs.handover import Handover
     from relayfs_fuse.fs.notes import Notes
+    from relayfs_fuse.fs.requests.acts import Acts
     from relayfs_fuse.fs.requests.announcements import Announcements
     from relayfs_fuse.fs.store import Store
     from relayfs_fuse.fs.tree import Tree
@@ -98,6 +99,8 @@ class NameOperations(pyfuse3.Operations):
     loaded: is set when all channels of the store are loaded, for which writes to control wait
     """
 
+    # Set by Operations, which needs what this class makes.
+    _acts: Acts
     # The kernel must not look up "." and "..", which the tree does not have.
     supports_dot_lookup = False
 
@@ -207,10 +210,23 @@ class NameOperations(pyfuse3.Operations):
     async def mkdir(
         self, parent_inode: int, name: bytes, mode: int, ctx: pyfuse3.RequestContext
     ) -> pyfuse3.EntryAttributes:
-        """Make a plain directory."""
+        """Make a plain directory, or a trace."""
         announced = self._announced(parent_inode, name)
         if announced is not None:
             return announced
+        above = self._directory(parent_inode)
+        try:
+            line = above.making(os.fsdecode(name))
+        except CommandError as error:
+            log.info("%s", self._errors.error(f"mkdir {above.path}/{os.fsdecode(name)}", error))
+            raise
+        if line is not None:
+            await self._acts.command(os.fsencode(line), opener_of(tap.request()), tap.request().number)
+            made = above.children.get(os.fsdecode(name))
+            if made is None:
+                raise pyfuse3.FUSEError(errno.ENOENT)  # another command has removed it meanwhile
+            made.lookups += 1
+            return self._entry(made)
         if self._announcements.is_asking(tap.request().pid) or self._is_from_dead():
             raise pyfuse3.FUSEError(errno.EPERM)  # too late: the change was made without being announced
         unique = tap.request().number
@@ -233,10 +249,14 @@ class NameOperations(pyfuse3.Operations):
             return entry
 
     async def rmdir(self, parent_inode: int, name: bytes, ctx: pyfuse3.RequestContext) -> None:
-        """Remove an empty plain directory, or a crash card with all that is in it."""
+        """Remove an empty plain directory, a trace, or a crash card with all that is in it."""
         change = self._change(parent_inode, name)
         if change is not None:
             change()
+            return
+        above, text = self._directory(parent_inode), os.fsdecode(name)
+        if isinstance(above.children.get(text), Directory) and (line := above.removing(text)) is not None:
+            await self._acts.command(os.fsencode(line), opener_of(tap.request()), tap.request().number)
             return
         if self._is_from_dead():
             raise pyfuse3.FUSEError(errno.EPERM)

@@ -66,6 +66,16 @@ def plan(command: TraceCommand, store: Store, new_id: Callable[[], int], boot: s
     return trace, notice
 
 
+def changed(command: TraceCommand, trace: Trace, store: Store, boot: str) -> tuple[Trace, str | None]:
+    """Return what `trace set` makes of a trace, whose rules stay, and a text as plan() does; CommandError."""
+    options = trace_control.numbers_of(trace)
+    if trace.memory == default_memory(trace, store):
+        del options["memory"]
+    whole = replace(command, options=options | command.options, filter=command.filter or trace.filter)
+    new, notice = plan(whole, store, lambda: trace.id, boot)
+    return replace(new, rules=trace.rules, conditions=trace.conditions), notice
+
+
 def default_memory(trace: Trace, store: Store) -> int:
     """Return the default of memory=: half of the store's limit, but at least what one process needs, in bytes."""
     need = native.buf_file_bytes(trace.subbuf_size, trace.n_subbufs) * native.n_possible_cpus()

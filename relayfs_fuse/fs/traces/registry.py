@@ -29,13 +29,14 @@ from relayfs_fuse.fs.commands import trace_control
 from relayfs_fuse.fs.commands.jobs import Effect, LongJob
 from relayfs_fuse.fs.early import take
 from relayfs_fuse.fs.kinds.base import Backing
-from relayfs_fuse.fs.nodes import Directory, JoinFile, MappedFile, Node, TextFile, TraceDirectory
+from relayfs_fuse.fs.nodes import JoinFile, MappedFile, Node, TextFile, TraceDirectory
 from relayfs_fuse.fs.store import TRACES_NAME
 from relayfs_fuse.fs.traces import jobs
 from relayfs_fuse.fs.traces.declared import notice_nothing_taken
+from relayfs_fuse.fs.traces.instances import InstancesDirectory, instance_of
 from relayfs_fuse.fs.traces.lost import Losses, LostFile
 from relayfs_fuse.fs.traces.merged import directory_of
-from relayfs_fuse.fs.traces.plan import default_memory, plan
+from relayfs_fuse.fs.traces.plan import changed, default_memory, plan
 from relayfs_fuse.fs.traces.process import TraceProcess
 from relayfs_fuse.fs.traces.sessions import Session, Sessions
 from relayfs_fuse.inotify import MOVED_FROM, MOVED_TO, ONLY_DIRECTORIES, QUEUE_OVERFLOW, Inotify
@@ -99,6 +100,7 @@ class Traces:
         self._looks = jobs.Looks()
         self.inotify = Inotify()
         self._watches: dict[int, str] = {}
+        self._directory = InstancesDirectory(TRACES_NAME)
         self._attach_files()
 
     def close(self) -> None:
@@ -112,7 +114,7 @@ class Traces:
             self.deaths.close()
 
     def _attach_files(self) -> None:
-        directory = Directory(TRACES_NAME)
+        directory = self._directory
         self._tree.attach(self._tree.root, directory)
         length = os.fstat(self._descriptor).st_size
         text = partial(os.pread, self._descriptor, length, 0)
@@ -152,9 +154,13 @@ class Traces:
             if trace.boot != self._boot and trace.is_started:
                 self._control.set(slot, replace(trace, is_started=False))
             self._slots[trace.name] = slot
+            self._show_instance(trace)
             take(self._store.directory, trace)
             for directory in self._present(trace.name):
                 self.sessions.inherit(os.path.join(self._store.locate(trace.name), directory))
+
+    def _show_instance(self, trace: Trace) -> None:
+        instance_of(trace.name, trace.id, self.find, self._tree, self._directory)
 
     def show_all(self) -> None:
         """Show all traces in the tree, and what is in them."""
@@ -384,6 +390,8 @@ class Traces:
             self._start(command, trace)
         elif command.action == "stop":
             yield from self._stop(trace)
+        elif command.action == "set":
+            self._change(command, trace)
         else:
             self._set(trace_control.add_rule(trace, command))
             processes = (one for of_trace in self._processes.values() for one in of_trace.values())
@@ -406,7 +414,17 @@ class Traces:
             message = f"its directory could not be made: {error.strerror}; check permissions and space of the store"
             raise command.refuse(error.errno or errno.EIO, message) from error
         self._slots[command.name] = slot
+        self._show_instance(trace)
         self._add(command.name)
+        if notice:
+            log.warning("%s", self._errors.notice(command.line, notice, command.column))
+
+    def _change(self, command: TraceCommand, trace: Trace) -> None:
+        if trace.is_started or any(self._present(trace.name)):
+            why = "is started, or has events of programs; its options change only before"
+            raise command.refuse(errno.EBUSY, f"trace {trace.name} {why}")
+        new, notice = changed(command, trace, self._store, self._boot)
+        self._set(new)
         if notice:
             log.warning("%s", self._errors.notice(command.line, notice, command.column))
 
@@ -455,6 +473,8 @@ class Traces:
             message = f"{os.path.join(self._store.directory, name)} could not be renamed: {error.strerror}"
             raise command.refuse(error.errno or errno.EIO, message) from error
         self._control.set(self._slots.pop(name), None)
+        if (instance := self._directory.children.get(name)) is not None:
+            self._tree.detach(instance)
         self._settled_at = time.monotonic() + LINGER_S
         self._to_flush.pop(name, None)
         self.losses.forget(trace.id)
