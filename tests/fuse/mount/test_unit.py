@@ -34,8 +34,7 @@ RELOADED = f"""
 systemctl start $unit
 supervisor=$(systemctl show -p MainPID --value $unit)
 echo create a/waits buffers=single read=wait >/mnt/relay/control
-cat /mnt/relay/a/waits >/tmp/waits &
-waits=$!
+dd if=/mnt/relay/a/waits of=/tmp/waits count=1 status=none &
 exec 3</mnt/relay/a/log
 mount --bind /shared/installed {RELAYFS}
 systemctl reload $unit || journalctl -u $unit
@@ -43,10 +42,8 @@ systemctl reload $unit || journalctl -u $unit
 [ "$(systemctl show -p MainPID --value $unit)" = "$supervisor" ] && echo same
 echo after it >/mnt/relay/a/log
 echo waited for >/mnt/relay/a/waits
-until [ -s /tmp/waits ]; do sleep 0.1; done
+wait $!
 cat - /tmp/waits <&3
-kill $waits
-wait $waits
 exec 3<&-
 systemctl stop $unit
 umount {RELAYFS}
