@@ -269,14 +269,14 @@ def write_csv(samples: list[Sample], path: Path) -> None:
 
 
 def check_flat(samples: list[Sample], others: list[Sample]) -> None:
-    """Compare what is taken later with what was taken before."""
+    """Compare what is taken later with what was taken before; times are those of whatever else the machine does."""
     before, after = (
         {field.name: statistics.median(getattr(sample, field.name) for sample in some) for field in fields(Sample)}
         for some in (samples, others)
     )
     for name, grows in (
         ("supervisor_anon_kb", 2048), ("server_anon_kb", 4096), ("supervisor_descriptors", 2),
-        ("server_descriptors", 8), ("notes_kb", 256), ("store_kb", 1024), ("stat_us", 2 * before["stat_us"]),
+        ("server_descriptors", 8), ("notes_kb", 256), ("store_kb", 1024),
     ):  # fmt: skip
         assert after[name] <= before[name] + grows, (name, before, after)
 
