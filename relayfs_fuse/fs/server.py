@@ -28,6 +28,7 @@ from relayfs_fuse.fs.heartbeat import BEAT_S
 from relayfs_fuse.fs.kinds.channel import StoredChannel
 from relayfs_fuse.fs.kinds.damaged import DamagedChannel
 from relayfs_fuse.fs.nodes import ControlFile, CounterNamesFile, CountersFile, Directory, ErrorLogFile, TextFile
+from relayfs_fuse.fs.notes import BACKING
 from relayfs_fuse.fs.requests.announcements import Announcements
 from relayfs_fuse.fs.requests.files import Operations
 from relayfs_fuse.fs.requests.merging import Merging
@@ -443,9 +444,12 @@ class Server:
         """Release what the kernel and the ledger have of a channel that is removed, once none of its files is open."""
         self._store.unname(channel)
         for stored in channel.buffers:
-            if stored.backing.number:
+            # A server before may have asked for it.
+            number = stored.backing.number or int(self._notes.get(BACKING, stored.inode) or 0)
+            self._notes.drop(BACKING, stored.inode)
+            if number:
                 # Later, because an open(2) that was just answered with this backing id would fail with EIO.
-                stored.closed += (partial(tap.backing_close, stored.backing.number),)
+                stored.closed += (partial(tap.backing_close, number),)
 
     def _report_counters(self) -> None:
         self._report("counters", "somebody has damaged the counters: they are shown as they were")
