@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * <relayfs/producer.h>: relay_write(), reserving and committing records in channels, the same in rings, and relay_perf_adjust(),
- * compiled into the program.
+ * <relayfs/producer.h>: relay_write(), reserving and committing records in channels, the same in rings, relay_perf_adjust()
+ * and the events of <relayfs/trace.h>, compiled into the program.
  *
  *     #include <relayfs/producer.h>     in place of, or beside, <relayfs/relay.h>, ring.h and counters.h
  *
@@ -11,6 +11,10 @@
  * full is counted without a call, too. The library is called to enter the next sub-buffer, to wake a reader that sleeps, to reserve
  * behind another thread's reservation, and for what is not written by a restartable sequence: in another scheme than rseq, with
  * `times`, or longer than 767 bytes on x86-64.
+ *
+ * If it is included before the events are declared (<relayfs/trace.h>), so are these: an event that one trace of this process's own
+ * buffers wants is written without a call but for the clock's. The library is called for the others: for the first, where a sub-buffer begins,
+ * if the buffer is full, if several traces want it or one has a condition, and for events of more than 512 bytes.
  *
  * Each place where relay_write() is called grows by some 300 bytes, with a length that the compiler does not know by 600.
  * So programs choose it by including this header; others call the library.

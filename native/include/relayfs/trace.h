@@ -54,6 +54,11 @@ extern "C" {
 
 /* --- the parts of a declaration; names that end in _ are internal --- */
 
+/* Write an event; <relayfs/producer.h> defines it, too. */
+#ifndef RELAY_TRACE_EMIT_
+#define RELAY_TRACE_EMIT_(event, record, length) relay_trace_emit(event, record, length)
+#endif
+
 #define RELAY_TRACE_HIDDEN_ __attribute__((__weak__, __visibility__("hidden")))
 
 /* Begin and end of the section with the pointers to all events of this object file, as the linker names them. */
@@ -434,9 +439,9 @@ static inline unsigned char *relay_trace_put_bytes_(unsigned char *at, const voi
 #define RELAY_TRACE_ROLE_PUT_begin_ *at_++ = 'B';
 #define RELAY_TRACE_ROLE_PUT_end_ *at_++ = 'E';
 /* What writes an event, and whether it is called also while no trace wants the event. */
-#define RELAY_TRACE_ROLE_EMIT_plain_ relay_trace_emit
-#define RELAY_TRACE_ROLE_EMIT_begin_ relay_trace_emit
-#define RELAY_TRACE_ROLE_EMIT_end_ relay_trace_emit
+#define RELAY_TRACE_ROLE_EMIT_plain_ RELAY_TRACE_EMIT_
+#define RELAY_TRACE_ROLE_EMIT_begin_ RELAY_TRACE_EMIT_
+#define RELAY_TRACE_ROLE_EMIT_end_ RELAY_TRACE_EMIT_
 #define RELAY_TRACE_ROLE_EMIT_state_ relay_trace_set_state
 #define RELAY_TRACE_ROLE_ALWAYS_plain_ 0
 #define RELAY_TRACE_ROLE_ALWAYS_begin_ 0

@@ -5,6 +5,7 @@
 
 #include "base/cpu.h"
 
+#include <relayfs/inline/rseq.h>
 #include <relayfs/store.h>
 #include <sys/time.h>
 #include <time.h>

@@ -4,7 +4,6 @@
  *
  *     relay_u128_cmpxchg()   Compare and swap both words at once, with a full barrier. Returns false if they were not
  *                            the old values.
- *     relay_clock_tsc()      The CPU's counter, read after all loads before the call.
  *     relay_cpu_has_tsc()    True if this counter exists, and counts at a constant rate.
  *     relay_relax()          Tell the CPU that this thread spins in a loop.
  */

@@ -94,11 +94,7 @@ struct rchan_buf {
 	char *relay_file; /* path of the mount's file, through which threads write that cannot write here; NULL: none */
 	void *hold;       /* a mapped page of a file of the mount, see relay_buf_hold(); or NULL */
 	uint32_t reserve; /* enum relay_reserve, or RELAY_RESERVE_TIMED */
-	uint32_t timestamp; /* enum relay_timestamp */
 	uint32_t start_reserve, channel_start_reserve;
-	/* upper 16 bits of start_clock of the current sub-buffer or an earlier one; a time with the same upper bits
-	 * fits into a short head (buffer/write.h) */
-	uint64_t epoch;
 	/* for tracepoints: a writer tries for some microseconds to get a lock or a claim; then the record is lost */
 	bool never_waits;
 	bool moving;    /* its memory is being replaced: a writer that finds RELAY_RESETTING waits until it is clear */

@@ -8,7 +8,7 @@
 #include "buffer/tx.h"
 #include "buffer/wake.h"
 
-#include <relayfs/trace_store.h>
+#include <relayfs/inline/event.h>
 #include <string.h>
 
 /*
@@ -116,20 +116,16 @@ static inline void relay_commit_claim(struct rchan_buf *buf, struct relay_claim 
 	relay_wake_commit(buf, pos);
 }
 
-/* Write an event at `head` as relay_inline_write() writes a record. False: nothing was done. */
+/* Write an event with a short head at `head` as relay_inline_write() writes a record. False: nothing was done. */
 static inline __attribute__((always_inline)) bool relay_write_event_here(struct rchan_buf *buf, uint64_t head,
                                                                          unsigned char *to, size_t length,
                                                                          struct relay_record_time *time)
 {
-	time->clock = relay_clock_now(buf->timestamp);
-	/* Relaxed: the sub-buffer at head began no earlier than the one for which it was set. */
-	if (__builtin_expect(time->is_short &&
-	                         time->clock >> RELAY_TRACE_TIME_BITS != __atomic_load_n(&buf->epoch, __ATOMIC_RELAXED),
-	                     0))
+	if (__builtin_expect(!time->is_short, 0))
 		return false;
-	return relay_rseq_stamped_record(buf->control, head, (head + length) ^ RELAY_LATCH_INDEX, to,
-	                                 relay_record_stamp(time), time->rest, length - RELAY_TRACE_HEAD_BYTES,
-	                                 buf->cpu) == RELAY_RSEQ_DONE;
+	time->clock = relay_inline_event_at(&buf->fast, head, to, time->id, time->rest, length - RELAY_TRACE_HEAD_BYTES,
+	                                    buf->cpu);
+	return time->clock != 0;
 }
 
 /*

@@ -244,6 +244,7 @@ bool relay_joined_begin(void)
 		return false;
 	}
 	relay_tracings = page;
+	relay_trace_show_tracings(page);
 	return true;
 }
 

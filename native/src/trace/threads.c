@@ -12,8 +12,9 @@
 
 __thread struct relay_trace_thread relay_trace_self RELAY_TLS;
 
-static struct relay_trace_thread *threads; /* under threads_lock */
-static struct relay_retired *retired;      /* under lock */
+static struct relay_trace_thread *threads;           /* under threads_lock */
+static struct relay_inline_tracing *const *tracings; /* for programs */
+static struct relay_retired *retired;                /* under lock */
 static pthread_mutex_t threads_lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* relay_trace_lock() */
 static pthread_key_t ends;                               /* its destructor is forget_thread() */
@@ -55,6 +56,11 @@ bool relay_trace_begin_threads(void)
 	return pthread_key_create(&ends, forget_thread) == 0;
 }
 
+void relay_trace_show_tracings(struct relay_inline_tracing *const *all)
+{
+	tracings = all;
+}
+
 void relay_trace_know_thread(void)
 {
 	struct relay_trace_thread *self = &relay_trace_self;
@@ -63,7 +69,10 @@ void relay_trace_know_thread(void)
 	 * here. A thread that became quiet has its id from relay_trace_prepare(). */
 	if (!self->tid)
 		self->tid = (uint32_t)syscall(SYS_gettid);
-	self->is_plain = !relay_is_quiet();
+	self->tracings = tracings;
+	/* A signal handler of this thread that finds is_plain set uses what is stored before. */
+	__atomic_signal_fence(__ATOMIC_RELEASE);
+	self->is_plain[RELAY_INLINE_VERSION] = !relay_is_quiet();
 	if (self->is_known)
 		return;
 	block(&threads_lock, &before);

@@ -18,58 +18,27 @@
 #ifndef RELAYFS_TRACE_THREADS_H
 #define RELAYFS_TRACE_THREADS_H
 
-#include "base/libc.h"
-
+#include <relayfs/inline/event.h>
 #include <signal.h>
 #include <stdbool.h>
 #include <stdint.h>
 
-/* relay_trace_thread.inside is |passed 16|nested 16|. */
-enum { RELAY_TRACE_NESTED = 0xffff, RELAY_TRACE_PASSED = 0x10000 };
-
-struct relay_trace_thread {
-	/* nested: how many events it is writing, more than one if signal handlers write, too; passed: how often nested
-	 * has become 0. Writer: the thread */
-	uint32_t inside;
-	uint32_t awaited; /* `inside` at the last relay_trace_retire(); 0: it was not inside. Under threads_lock */
-	uint32_t tid;     /* gettid(2), for the events' context; 0: not asked yet */
-	bool is_known;    /* in the list of threads */
-	bool is_plain;    /* is_known, and not quiet (base/quiet.h) */
-	struct relay_trace_thread *next, *previous;
-};
-
-extern __thread struct relay_trace_thread relay_trace_self RELAY_TLS;
-
 /* To be called once, before the other functions. false: no pthread key is left. */
 bool relay_trace_begin_threads(void);
 
+/* To be called once, before a thread writes an event: relay_tracings, for what is compiled into programs. */
+void relay_trace_show_tracings(struct relay_inline_tracing *const *all);
+
 /* Add the calling thread to the list of threads, unless it is in it, and find out its id, and if it is quiet. */
 void relay_trace_know_thread(void);
-
-/* relay_trace_enter() for a thread that is in the list. */
-static inline void relay_trace_enter_known(void)
-{
-	/* Pairs with relay_fence_writers() in note_inside(), which orders this store before the caller's load of a
-	 * pointer. Here only the compiler has to keep the order. */
-	__atomic_store_n(&relay_trace_self.inside, relay_trace_self.inside + 1, __ATOMIC_RELAXED);
-	__atomic_signal_fence(__ATOMIC_SEQ_CST);
-}
 
 /* The calling thread begins to write an event: memory to which it loads a pointer now is not freed until it calls
  * relay_trace_leave(). Calls may nest. */
 static inline void relay_trace_enter(void)
 {
-	if (__builtin_expect(!relay_trace_self.is_plain, 0))
+	if (__builtin_expect(!relay_trace_self.is_plain[RELAY_INLINE_VERSION], 0))
 		relay_trace_know_thread();
 	relay_trace_enter_known();
-}
-
-static inline void relay_trace_leave(void)
-{
-	uint32_t inside = relay_trace_self.inside - 1;
-	/* Pairs with the acquire loads in has_left() and note_inside(): the thread's use of the memory before it. */
-	__atomic_store_n(&relay_trace_self.inside, inside & RELAY_TRACE_NESTED ? inside : inside + RELAY_TRACE_PASSED,
-	                 __ATOMIC_RELEASE);
 }
 
 /* Memory to be freed, to which no thread can load a pointer any more, but which some may be using. */

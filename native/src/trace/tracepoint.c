@@ -169,7 +169,7 @@ __attribute__((noinline)) static void emit_slow(struct relay_trace_event *event,
 
 void relay_trace_emit(struct relay_trace_event *event, struct relay_trace_record *record, size_t length)
 {
-	if (__builtin_expect(!relay_trace_self.is_plain, 0))
+	if (__builtin_expect(!relay_trace_self.is_plain[RELAY_INLINE_VERSION], 0))
 		emit_slow(event, record, length);
 	else
 		emit(event, record, length, relay_tracing_write);
@@ -236,7 +236,7 @@ void relay_trace_prepare(void)
 	relay_trace_know_thread();
 	relay_owner_self();
 	relay_quiet_begin();
-	relay_trace_self.is_plain = false;
+	relay_trace_self.is_plain[RELAY_INLINE_VERSION] = false;
 }
 
 /* --- objects --- */

@@ -185,7 +185,7 @@ static struct relay_tracing *ready(struct relay_tracing *tracing)
 		tracing->chan->bufs[i].allocate = allocate_first;
 	}
 	if (tracing->pid == 0 && tracing->chan->scheme == RELAY_RSEQ) {
-		tracing->bufs = tracing->chan->bufs;
+		tracing->buf = tracing->chan->fast.buf;
 		tracing->n_bufs = tracing->chan->n_buffers;
 	}
 	return tracing;
@@ -320,7 +320,7 @@ void relay_tracing_declare_again(struct relay_tracing *tracing, void (*declare_a
 	tracing->has_undeclared = false;
 	declare_all(tracing);
 	/* Release: the ids before n_bufs, because relay_tracing_write() does not check them. */
-	if (!tracing->has_undeclared && tracing->bufs)
+	if (!tracing->has_undeclared && tracing->buf)
 		__atomic_store_n(&tracing->n_bufs, tracing->chan->n_buffers, __ATOMIC_RELEASE);
 }
 

@@ -11,15 +11,16 @@
 #include <relayfs/trace_store.h>
 
 struct relay_tracing {
-	uint64_t id;        /* of the trace */
-	struct rchan *chan; /* the buffers */
-	uint64_t memory;    /* limit of the buffers of all processes of the trace; 0: none */
-	uint32_t pid;       /* stored in each event, if several processes write to the directory; otherwise 0 */
-	/* For the fast path: the channel's buffers if the scheme is rseq and pid is 0 (then an event's id is its number - 1),
-	 * else NULL. */
-	struct rchan_buf *bufs;
-	uint32_t n_bufs;     /* 0 if bufs is NULL, or the declaration of an event has failed */
+	union {
+		struct relay_inline_tracing fast; /* what programs know of it */
+		struct {
+			RELAY_INLINE_TRACING_MEMBERS;
+		};
+	};
 	bool has_undeclared; /* the declaration of an event has failed. Under relay_trace_lock() */
+	uint64_t id;         /* of the trace */
+	uint64_t memory;     /* limit of the buffers of all processes of the trace; 0: none */
+	uint32_t pid;        /* stored in each event, if several processes write to the directory; otherwise 0 */
 	/* Some of the states that were to be written to .state could not be. This and `halves`: under relay_trace_lock() */
 	bool has_unwritten;
 	bool halves[RELAY_STATES]; /* by state, which of its two places in .state to write to next */
@@ -82,7 +83,7 @@ static inline uint64_t relay_tracing_write(struct relay_tracing *tracing, uint64
 		                                 .is_short = true,
 		                                 .id = (uint16_t)(number - 1)};
 		size_t bytes = length - sizeof(*record) + RELAY_TRACE_HEAD_BYTES + RELAY_TRACE_TID_BYTES;
-		int err = relay_write_rseq_here(&tracing->bufs[cpu], NULL, bytes, &time, false);
+		int err = relay_write_rseq_here(&tracing->chan->bufs[cpu], NULL, bytes, &time, false);
 		if (__builtin_expect(err <= 0, 1))
 			return err ? 0 : time.clock; /* written, or counted as lost */
 	}

@@ -17,21 +17,25 @@ int relay_write_anyhow(struct rchan *chan, const void *data, size_t length);
 int relay_write_wake(struct rchan *chan, unsigned cpu);
 
 /* The first fields of struct rchan_buf. They are constant. */
-#define RELAY_INLINE_BUF_MEMBERS                                                                                      \
-	struct relay_control *control;                                                                                \
-	unsigned char *data;                                                                                          \
-	uint64_t offset_mask;                                                                                         \
-	uint64_t subbuf_end;  /* offset at which records must end */                                                  \
-	uint64_t index_field; /* the index's bits of a position */                                                    \
-	uint64_t index_end;   /* n_subbufs, shifted to these bits */                                                  \
-	uint64_t index_scale; /* 2^64 * subbuf_size / (the lowest of these bits) */                                   \
-	uint64_t largest;     /* the longest record, bytes */                                                         \
+#define RELAY_INLINE_BUF_MEMBERS                                                                                        \
+	struct relay_control *control;                                                                                  \
+	unsigned char *data;                                                                                            \
+	uint64_t offset_mask;                                                                                           \
+	uint64_t subbuf_end;  /* offset at which records must end */                                                    \
+	uint64_t index_field; /* the index's bits of a position */                                                      \
+	uint64_t index_end;   /* n_subbufs, shifted to these bits */                                                    \
+	uint64_t index_scale; /* 2^64 * subbuf_size / (the lowest of these bits) */                                     \
+	uint64_t largest;     /* the longest record, bytes */                                                           \
 	/* one lap, as a difference of positions, in mode no-overwrite if a sub-buffer begins by a switch       \
-	 * alone; otherwise more than any difference */     \
-	uint64_t full_lap;                                                                                            \
+	 * alone; otherwise more than any difference */       \
+	uint64_t full_lap;                                                                                              \
 	/* the longest record that is reserved without a call, less the shortest, which has the length of a         \
-	 * struct relay_hole, and 1; 0: none is, as with reserve=visible */ \
-	uint64_t n_reserve
+	 * struct relay_hole, and 1; 0: none is, as with reserve=visible */   \
+	uint64_t n_reserve;                                                                                             \
+	/* For events: upper 16 bits of start_clock of the current sub-buffer or an earlier one; a time with the same \
+	 * upper bits fits into a short head (buffer/write.h). It is no constant. */ \
+	uint64_t epoch;                                                                                                 \
+	uint32_t timestamp /* enum relay_timestamp */
 
 struct relay_inline_buf {
 	RELAY_INLINE_BUF_MEMBERS;

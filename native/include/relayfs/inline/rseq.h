@@ -121,8 +121,12 @@ RELAY_INLINE uint32_t relay_rseq_cpu(void)
  *
  * relay_rseq_add(): add to a word.
  *
- * And, without a section, relay_local_cmpxchg(): compare and swap a word on which only this thread and its signal handlers do that.
- * Returns false if it was not the old value.
+ * And, without a section:
+ *
+ * relay_local_cmpxchg(): compare and swap a word on which only this thread and its signal handlers do that. Returns false if it
+ * was not the old value.
+ *
+ * relay_clock_tsc(): the CPU's counter, read after all loads before the call.
  *
  * The functions that copy a record are always inlined. Otherwise the compiler makes them one function, whose arguments
  * are passed in memory instead of registers, and a short record takes a fifth longer. There is a function for each group
@@ -194,6 +198,7 @@ RELAY_LONG_COPY(RELAY_RECORD_SECTION)
 		    RELAY_INPUTS(RELAY_RECORD_INPUTS, [stamp] "r"(stamp)), __VA_ARGS__)					\
 	}
 RELAY_ANY_COPY(RELAY_STAMPED_SECTION)
+RELAY_KNOWN_COPIES(RELAY_STAMPED_SECTION)
 RELAY_LONG_COPY(RELAY_STAMPED_SECTION)
 
 #define RELAY_RING_INPUTS												\
@@ -267,7 +272,7 @@ RELAY_INLINE enum relay_rseq_result relay_rseq_stamped_record(struct relay_contr
                                                               uint64_t length, uint32_t cpu)
 {
 	void *behind = (char *)to + sizeof(stamp);
-	return RELAY_COPIED_ANYHOW(relay_rseq_stamped, length, control, expect, next, behind, stamp, from, length, cpu);
+	return RELAY_COPIED(relay_rseq_stamped, length, control, expect, next, behind, stamp, from, length, cpu);
 }
 
 RELAY_INLINE enum relay_rseq_result relay_rseq_ring_record(struct relay_ring_producer *producer,

@@ -167,6 +167,13 @@ RELAY_INLINE bool relay_local_cmpxchg(uint64_t *word, uint64_t old, uint64_t nex
 	    [counted] "r"(counted), [second] "r"(second), [stopped] "i"(RELAY_STOPPED)
 #define RELAY_HEAD_CLOBBERS "x9"
 
+RELAY_INLINE uint64_t relay_clock_tsc(void)
+{
+	uint64_t count;
+	__asm__ volatile("isb; mrs %0, cntvct_el0" : "=r"(count) : : "memory");
+	return count;
+}
+
 /* --- record rings (ring_layout.h) --- */
 
 /* Jump to `refused` if the ring is stopped, to `moved` if the producer position is not `expect`. */

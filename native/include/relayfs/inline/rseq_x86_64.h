@@ -238,6 +238,14 @@ RELAY_INLINE bool relay_local_cmpxchg(uint64_t *word, uint64_t old, uint64_t nex
 	    [flags] "i"(offsetof(struct relay_control, flags)), [stopped] "i"(RELAY_STOPPED)
 #define RELAY_HEAD_CLOBBERS "rax"
 
+RELAY_INLINE uint64_t relay_clock_tsc(void)
+{
+	uint32_t low, high, cpu;
+	/* rdtscp waits for earlier loads, as lfence does, but does not delay later instructions. */
+	__asm__ volatile("rdtscp" : "=a"(low), "=d"(high), "=c"(cpu) : : "memory");
+	return (uint64_t)high << 32 | low;
+}
+
 /* --- record rings (ring_layout.h) --- */
 
 /* Jump to `refused` if the ring is stopped, to `moved` if the producer position is not `expect`. */

@@ -4,6 +4,7 @@
 #define RELAYFS_INLINE_WRITE_H
 
 #include <relayfs/inline/counters.h>
+#include <relayfs/inline/event.h>
 #include <relayfs/inline/reserve.h>
 #include <relayfs/inline/ring.h>
 

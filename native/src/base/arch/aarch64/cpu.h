@@ -27,13 +27,6 @@ static inline bool relay_u128_cmpxchg(struct relay_u128 *two, uint64_t old_first
 	return first == old_first && second == old_second;
 }
 
-static inline uint64_t relay_clock_tsc(void)
-{
-	uint64_t count;
-	__asm__ volatile("isb; mrs %0, cntvct_el0" : "=r"(count) : : "memory");
-	return count;
-}
-
 /* The generic timer, which every arm64 CPU has. */
 static inline bool relay_cpu_has_tsc(void)
 {

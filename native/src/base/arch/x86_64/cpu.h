@@ -16,14 +16,6 @@ static inline bool relay_u128_cmpxchg(struct relay_u128 *two, uint64_t old_first
 	return swapped;
 }
 
-static inline uint64_t relay_clock_tsc(void)
-{
-	uint32_t low, high, cpu;
-	/* rdtscp waits for earlier loads, as lfence does, but does not delay later instructions. */
-	__asm__ volatile("rdtscp" : "=a"(low), "=d"(high), "=c"(cpu) : : "memory");
-	return (uint64_t)high << 32 | low;
-}
-
 static inline bool relay_cpu_has_tsc(void)
 {
 	enum { RDTSCP_LEAF = 0x80000001, RDTSCP_BIT = 1 << 27, INVARIANT_LEAF = 0x80000007, INVARIANT_BIT = 1 << 8 };
