@@ -79,7 +79,7 @@ def test_programs_link_with_what_is_installed(prefix, tmp_path):
         assert done.stderr.startswith(f"producer: {tmp_path}/none: ".encode())
 
 
-@pytest.mark.parametrize(("unit", "program"), zip(install.UNITS, ["relayfs", "relayctl"], strict=True))
+@pytest.mark.parametrize(("unit", "program"), list(zip(install.UNITS, ["relayfs", "relayctl"], strict=True)))
 def test_the_units_start_what_is_installed(prefix, unit, program):
     unit = prefix / unit
     assert f'\nExecStart="{prefix}/bin/{program}" ' in unit.read_text()

@@ -395,6 +395,7 @@ def test_where_the_mount_maps_no_files_a_card_is_viewed_all_the_same(unmapped: M
         card = card_of(unmapped, dead.process)
     lines = relayctl(unmapped, "view", card / "ctf").stdout.splitlines()
     assert [f"seq = {number} " in line for number, line in enumerate(lines)] == [True] * 3
+    unmapped.command("trace remove t")
 
 
 @pytest.mark.usefixtures("unprivileged")
