@@ -89,12 +89,21 @@ def end_of(pid: int, descriptor: int) -> End:
     """Return how a process has ended, which open_process() has opened; UNKNOWN: that cannot be known, or not yet."""
     if descriptor < 0:
         return UNKNOWN
+    # If the parent waits for the process after the first question, its files in /proc are gone, and the code is known.
+    return _of_waited_for(descriptor) or _of_zombie(pid, descriptor) or _of_waited_for(descriptor) or UNKNOWN
+
+
+def _of_waited_for(descriptor: int) -> End | None:
     info = bytearray(_INFO_BYTES)
     struct.pack_into("=Q", info, 0, _HAS_EXIT)
     with suppress(OSError):
         fcntl.ioctl(descriptor, _GET_INFO, info)
         if struct.unpack_from("=Q", info, 0)[0] & _HAS_EXIT:
             return End(struct.unpack_from("=i", info, _EXIT_CODE_AT)[0], "pidfd")
+    return None
+
+
+def _of_zombie(pid: int, descriptor: int) -> End | None:
     with suppress(OSError):
         # For those who may not trace it the code is 0 there, and this link cannot be read.
         os.readlink(f"/proc/{pid}/ns/user")
@@ -103,7 +112,7 @@ def end_of(pid: int, descriptor: int) -> End:
         # If nobody has waited for the process even now, no other one had its number when the file was read.
         if words[0] == b"Z" and not _was_waited_for(descriptor):
             return End(int(words[-1]), "stat")
-    return UNKNOWN
+    return None
 
 
 def may_be_known_later(pid: int, descriptor: int) -> bool:

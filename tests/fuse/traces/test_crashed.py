@@ -20,7 +20,7 @@ from stress import is_long
 from traced import directories, environment_of, relayctl, start_trace, wait_gone
 from traffic import some_cpu
 
-from relayfs_fuse.fs.traces.ends import End, KernelLog
+from relayfs_fuse.fs.traces.ends import UNKNOWN, End, KernelLog, end_of, open_process
 
 SOURCE = Path(__file__).with_name("trace_death.c")
 N_DEATHS = 1000 if is_long() else 30
@@ -301,6 +301,26 @@ def test_a_process_that_is_killed_because_memory_ran_out(traced_mount: Mount) ->
     finally:
         wait_until(lambda: not (group / "cgroup.procs").read_text(), "nothing is in the group")
         group.rmdir()
+
+
+def test_the_end_of_a_process_is_known_if_its_parent_waits_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    with subprocess.Popen(["sleep", "inf"]) as process:
+        descriptor = open_process(process.pid)
+        try:
+            process.kill()
+            os.waitid(os.P_PIDFD, descriptor, os.WEXITED | os.WNOWAIT)
+            assert end_of(process.pid, descriptor) == End(signal.SIGKILL, "stat")
+            readlink = os.readlink
+
+            def wait_before(path: str) -> str:
+                process.wait()
+                return readlink(path)
+
+            monkeypatch.setattr(os, "readlink", wait_before)
+            is_kept = tuple(map(int, os.uname().release.split(".")[:2])) >= (6, 15)
+            assert end_of(process.pid, descriptor) == (End(signal.SIGKILL, "pidfd") if is_kept else UNKNOWN)
+        finally:
+            os.close(descriptor)
 
 
 @pytest.mark.parametrize(
