@@ -20,7 +20,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from support import TMPFS, Limit, Samples, judge
+from support import TMPFS, Limit, Samples, asked, judge
 
 from relayfs_fuse.forwarding.forwarder import Forwarder, Options
 from relayfs_fuse.forwarding.names import PAYLOAD_BYTES, STREAM
@@ -71,8 +71,8 @@ def served(directory: Path) -> Iterator[str]:
 
 async def forward(server: Server, directory: Path, *, compresses: bool) -> None:
     """Send the recording as relayctl does."""
-    options = Options("host", "bench", compresses=compresses, follows=False)
-    await Forwarder(server, Recording(str(directory)), options, lambda: None).run()
+    options = Options("host", "bench", compresses=compresses)
+    await Forwarder(server, Recording(str(directory)), options, lambda: None, lambda: True).run()
 
 
 async def publish(server: Server, directory: Path, window: int) -> None:
@@ -120,7 +120,7 @@ async def measure(rounds: int, url: str, recording: Path) -> Samples:
 
 def main() -> int:
     """Measure and judge."""
-    rounds = int(sys.argv[1]) if sys.argv[1:] else ROUNDS
+    rounds = asked(ROUNDS)
     if not shutil.which("nats-server"):
         print("nats-server is missing, which ./dev unpacks from Debian's packages")
         return 1

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from support import TMPFS, Limit, Samples, judge, mounted
+from support import TMPFS, Limit, Samples, asked, judge, mounted
 
 from relayfs_fuse import RelayHandler
 
@@ -111,5 +111,5 @@ def measure(rounds: int) -> Samples:
 
 
 if __name__ == "__main__":
-    n_rounds = int(sys.argv[1]) if sys.argv[1:] else ROUNDS
+    n_rounds = asked(ROUNDS)
     sys.exit(judge(lambda: measure(n_rounds), LIMITS, "ns/message"))
