@@ -22,8 +22,9 @@ if TYPE_CHECKING:
     from relayfs_fuse.reading.packet import Head
     from relayfs_fuse.record.stream import OpenFiles
 
-# No metadata is longer, and no other file that is sent as a whole.
+# A larger number of a packet has no room for its successors.
 _NUMBER_MAX = (1 << 63) - 1
+# No metadata is longer, and no other file that is sent as a whole.
 _WHOLE_BYTES = ctf.EVENTS_MAX + (64 << 10)
 
 

@@ -236,6 +236,15 @@ def words_of(trace: Trace) -> dict[str, str]:
     return words | {"filter": trace.filter}
 
 
+def rules_of(trace: Trace) -> list[tuple[str, str]]:
+    """Return the rules of a trace: `enable` or `disable`, and GLOB [if CONDITION]."""
+    rules = []
+    for rule in trace.rules.split("\n")[:-1]:
+        glob, blank, text = rule[1:].partition(" ")
+        rules.append(("enable" if rule[0] == "+" else "disable", f"{glob}{blank and ' if '}{text}"))
+    return rules
+
+
 def format_trace(trace: Trace, default_memory: int = 0) -> list[str]:
     """Return the commands that would make this trace again; they leave out memory= if it is `default_memory` bytes."""
     words = words_of(trace)
@@ -246,9 +255,7 @@ def format_trace(trace: Trace, default_memory: int = 0) -> list[str]:
     if not trace.filter:
         del words["filter"]
     lines = [f"{VERB} create {trace.name} " + " ".join(f"{key}={value}" for key, value in words.items())]
-    for rule in trace.rules.split("\n")[:-1]:
-        glob, blank, text = rule[1:].partition(" ")
-        lines.append(f"{VERB} {'enable' if rule[0] == '+' else 'disable'} {trace.name} {glob}{blank and ' if '}{text}")
+    lines += [f"{VERB} {action} {trace.name} {rule}" for action, rule in rules_of(trace)]
     if trace.is_started:
         lines.append(f"{VERB} start {trace.name}")
     return lines

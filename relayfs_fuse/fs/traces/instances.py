@@ -59,9 +59,9 @@ class InstanceDirectory(Directory):
 class SettingFile(TextFile):
     """A setting of a trace.
 
-    text: returns it
-    lines: returns the commands that writing a text stands for; CommandError
     number: the trace's id
+    text: returns the contents
+    lines: returns the commands that a written text stands for; CommandError
     """
 
     mode = 0o644
@@ -72,7 +72,7 @@ class SettingFile(TextFile):
         self._lines = lines
 
     def truncate(self, size: int) -> None:
-        """Do nothing."""
+        """Do nothing: opening with O_TRUNC changes no setting."""
 
     async def write(self, acts: Acts, data: bytes, opener: Opener, unique: int) -> None:
         """Carry out the commands; CommandError."""
@@ -85,7 +85,7 @@ class SettingFile(TextFile):
         await acts.command(os.fsencode("\n".join(lines)), opener, unique)
 
 
-def instance_of(name: str, number: int, find: Callable[[str], Trace | None], tree: Tree, above: Directory) -> None:
+def show_instance(name: str, number: int, find: Callable[[str], Trace | None], tree: Tree, above: Directory) -> None:
     """Show the directory of a trace.
 
     number: its id
@@ -115,11 +115,8 @@ def _switch(name: str, text: str) -> list[str]:
 
 
 def _rules(trace: Trace) -> str:
-    lines = []
-    for rule in trace.rules.split("\n")[:-1]:
-        glob, blank, condition = rule[1:].partition(" ")
-        lines.append(f"{'' if rule[0] == '+' else '!'}{glob}{blank and ' if '}{condition}\n")
-    return "".join(lines)
+    rules = trace_control.rules_of(trace)
+    return "".join(f"{'!' if action == 'disable' else ''}{rule}\n" for action, rule in rules)
 
 
 def _rule_commands(name: str, text: str) -> list[str]:

@@ -33,7 +33,7 @@ from relayfs_fuse.fs.nodes import JoinFile, MappedFile, Node, TextFile, TraceDir
 from relayfs_fuse.fs.store import TRACES_NAME
 from relayfs_fuse.fs.traces import jobs
 from relayfs_fuse.fs.traces.declared import notice_nothing_taken
-from relayfs_fuse.fs.traces.instances import InstancesDirectory, instance_of
+from relayfs_fuse.fs.traces.instances import InstancesDirectory, show_instance
 from relayfs_fuse.fs.traces.lost import Losses, LostFile
 from relayfs_fuse.fs.traces.merged import directory_of
 from relayfs_fuse.fs.traces.plan import changed, default_memory, plan
@@ -160,7 +160,7 @@ class Traces:
                 self.sessions.inherit(os.path.join(self._store.locate(trace.name), directory))
 
     def _show_instance(self, trace: Trace) -> None:
-        instance_of(trace.name, trace.id, self.find, self._tree, self._directory)
+        show_instance(trace.name, trace.id, self.find, self._tree, self._directory)
 
     def show_all(self) -> None:
         """Show all traces in the tree, and what is in them."""
