@@ -3,7 +3,7 @@
 A file of a recording is sent in units, and a unit in messages of at most PAYLOAD_BYTES, each with the offset of its
 bytes:
 
-PACKETS   cpu0, cpu0_1 ...: a unit is a packet, which never changes once another follows it
+PACKETS   cpu0, cpu0_1 ..., state: a unit is a packet, which never changes once another follows it
 WHOLE     metadata, .threads, .relayfs, .lost ...: a unit is all that the file holds, each time that the recorder has
           replaced it; offsets count the bytes of all units before
 APPENDED  .damaged/PROCESS/FILE, and of a channel cpu0, cpu1 ...: a unit is what was appended since the last one
@@ -27,6 +27,7 @@ import google_crc32c
 import zstandard
 
 from relayfs_fuse.errors import RelayError
+from relayfs_fuse.tracefiles import streams
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -51,7 +52,6 @@ _TOKENS = 5
 
 _LOST_RECORDS = re.compile(rb"lost=(\d{1,18})\b")
 _RECORDS_FILE = re.compile(r".*\d", re.DOTALL)
-_STREAM_FILE = re.compile(r"cpu(\d{1,6})(?:_\d{1,9})?")
 _WHOLE_FILE = re.compile(r"metadata|\.threads|\.lost_before_cpu\d{1,6}")
 _NUMBERED = re.compile(r"\d{4,9}")
 
@@ -92,14 +92,16 @@ def kind_of(path: str) -> Kind | None:
         return Kind.APPENDED if len(directories) == 2 and is_name(name) else None
     if len(directories) > 2 or (len(directories) == 2 and not _NUMBERED.fullmatch(directories[0])):
         return None
-    if _STREAM_FILE.fullmatch(name):
+    if streams.stream_of(name):
         return Kind.PACKETS
     return Kind.WHOLE if _WHOLE_FILE.fullmatch(name) else None
 
 
 def stream_of(path: str) -> str:
     """Return the stream that a file of packets continues: its path without the number."""
-    return path.rpartition("_")[0] if re.search(r"/cpu\d+_\d+$", path) else path
+    directory, _, name = path.rpartition("/")
+    found = streams.stream_of(name) if directory else None
+    return f"{directory}/{streams.stream_name(found[0])}" if found else path
 
 
 def lost_in(text: bytes) -> int:

@@ -3,6 +3,7 @@
 import os
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 from babeltrace import read, read_if_any
 from forwarding import files_in, forward, forwarding, make_recording, receive, receiving, same
 from mounts import DEADLINE_S, wait_until
+from traced import start_trace
 from tracing import finish, recording, relayctl
 
 HOST = os.uname().nodename
@@ -32,6 +34,18 @@ def test_what_arrives_is_what_was_recorded(nats, store, run, out, into):
     assert read(into) == read(out)
     assert read(into).lost == lost > 0
     assert "relayctl: 0 messages, 0 B, received" in receive(into, nats)
+
+
+def test_states_arrive(nats, mount, out, into):
+    start_trace(mount, "t")
+    program = [sys.executable, "-c", "from relayfs_fuse import trace; trace.state('workers', 4)"]
+    subprocess.run(program, env={**os.environ, "RELAYFS": str(mount.path)}, check=True)
+    recorded = relayctl("record", "t", "--mount", mount.path, "-o", out, "--duration", "0")
+    assert recorded.returncode == 0, recorded.stderr
+    assert [path for path in files_in(out) if path.endswith("/state")]
+    forward(out, nats)
+    receive(into, nats)
+    assert same(out, into / HOST / "out")
 
 
 def test_large_packets_arrive_in_pieces(nats, store, run, out, into):
