@@ -3,9 +3,10 @@
 DIR/HOST/RECORDING/...                   each recording, byte for byte as its machine has it, and CTF at any time
 DIR/.received/name                       the name of this directory at the server
 DIR/.received/turn                       locked by the receiver that writes; holds the one that wrote last
-DIR/.received/HOST/RECORDING/PATH.known  of a file that is sent as a whole: where its unit starts; of one that was
-                                         removed to make room: how much of it is known
-DIR/.received/HOST/RECORDING/PATH.START  the first messages of the unit that starts there
+DIR/.received/files/HOST/RECORDING/...   of each file FILE there:
+    .FILE.known                          of one that is sent as a whole: where its unit starts; of one that was removed
+                                         to make room: how much of it is known
+    .FILE.START                          the first messages of the unit that starts there
 """
 
 from __future__ import annotations
@@ -177,7 +178,7 @@ class Target:
 
     def _look(self, place: Place) -> Written:
         directory = os.path.join(self.path, place.host, place.recording)
-        part = Part(os.path.join(self._state, place.host, place.recording, place.path))
+        part = Part(os.path.join(self._state, "files", place.host, place.recording, place.path))
         path = os.path.join(directory, place.path)
         self._check(path)
         if place.kind is Kind.PACKETS:

@@ -35,12 +35,12 @@ class EarlierMissingError(Exception):
 class Part:
     """What is known of a file beside it: a number, and the first messages of a unit.
 
-    path: in the directory DIR/.received; .known or .START is appended: a file `metadata` would be a trace for viewers
+    path: of the file, in the directory DIR/.received/files. What is there has names that no host or process has
     """
 
     def __init__(self, path: str) -> None:
-        self._path = path
-        self._known = f"{path}.known"
+        self._path = os.path.join(os.path.dirname(path), f".{os.path.basename(path)}")
+        self._known = f"{self._path}.known"
 
     def number(self, default: int) -> int:
         """Return the number."""

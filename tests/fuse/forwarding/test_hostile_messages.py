@@ -117,6 +117,25 @@ def test_further_ones_are_named_too(nats, tmp_path, what):
     assert why in said
 
 
+def test_names_are_not_those_of_the_receivers_own_files(nats, tmp_path):
+    """Hosts `turn` and `name`, and processes beside whose files the first messages of a packet are kept."""
+    whole = packet(400)
+    for host in ("turn", "name"):
+        nats.publish((f"relayfs.{host}.r.p-1.metadata", b"x", headers(b"x", "p-1/metadata")))
+    # Each of the others' paths is one that the receiver has used for the file before.
+    processes = {"0001": "0001", "0001%2Fcpu0%2E0": "0001/cpu0.0", "0001%2Fcpu0%2Eknown": "0001/cpu0.known"}
+    for at in (0, 200):
+        for token, process in processes.items():
+            words = headers(whole[at : at + 200], f"{process}/cpu0", at, Relay_Packet="0 400")
+            nats.publish((f"relayfs.h.r.{token}.cpu0", whole[at : at + 200], words))
+    said = receive(tmp_path / "into", nats)
+    assert said == f"relayctl: 8 messages, 1.2 kB, received from {nats.url}\n"
+    for host in ("turn", "name"):
+        assert (tmp_path / "into" / host / "r/p-1/metadata").read_bytes() == b"x"
+    for process in processes.values():
+        assert (tmp_path / "into/h/r" / process / "cpu0").read_bytes()[:400] == whole
+
+
 @pytest.mark.parametrize("at", ["h", "h/r", "h/r/p-1", "h/r/p-1/cpu0"])
 def test_symbolic_links_are_not_followed(nats, tmp_path, at):
     victim = tmp_path / "victim"
