@@ -131,7 +131,11 @@ class Target:
         place = message.place
         key = place.host, place.recording
         if key not in self._origins:
-            with suppress(FileNotFoundError), open(os.path.join(self.path, *key, MARK), encoding="utf-8") as file:
+            mark = os.path.join(self.path, *key, MARK)
+            with (
+                suppress(FileNotFoundError, NotADirectoryError),
+                open(mark, encoding="utf-8", errors="replace") as file,
+            ):
                 self._origins[key] = file.read(_MARK_BYTES).strip()
         if self._origins.get(key, message.origin) != message.origin:
             raise MessageError(f"{place.host}/{place.recording} is another recording here: {self._origins[key]}")

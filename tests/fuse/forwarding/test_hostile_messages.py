@@ -136,6 +136,22 @@ def test_names_are_not_those_of_the_receivers_own_files(nats, tmp_path):
         assert (tmp_path / "into/h/r" / process / "cpu0").read_bytes()[:400] == whole
 
 
+def test_a_mark_that_is_no_text_is_another_recordings(nats, tmp_path):
+    nats.publish(("relayfs.h.r.%.%2Erelayfs", b"\xff", headers(b"\xff", ".relayfs")), (SUBJECT, GOOD, headers(GOOD)))
+    said = receive(tmp_path / "into", nats)
+    assert "is refused: h/r is another recording here: \N{REPLACEMENT CHARACTER}\n" in said
+    assert "1 messages, 1 B, 1 messages refused, received" in said
+
+
+def test_a_file_in_the_place_of_a_host_stays(nats, tmp_path):
+    own = tmp_path / "into/h"
+    own.parent.mkdir()
+    own.write_text("own")
+    nats.publish((SUBJECT, GOOD, headers(GOOD)))
+    assert f"is refused: {own} is no directory\n" in receive(tmp_path / "into", nats)
+    assert own.read_text() == "own"
+
+
 @pytest.mark.parametrize("at", ["h", "h/r", "h/r/p-1", "h/r/p-1/cpu0"])
 def test_symbolic_links_are_not_followed(nats, tmp_path, at):
     victim = tmp_path / "victim"
