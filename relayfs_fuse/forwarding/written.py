@@ -5,9 +5,10 @@ What is written twice is the same: bytes that the file has already are compared,
 
 from __future__ import annotations
 
+import errno
 import os
 from abc import ABC, abstractmethod
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from relayfs_fuse.forwarding.names import MessageError
@@ -18,6 +19,8 @@ from relayfs_fuse.record.stream import ROOM_BYTES, StreamFile, write_all
 from relayfs_fuse.tracefiles import ctf
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from relayfs_fuse.forwarding.names import Piece
     from relayfs_fuse.reading.packet import Head
     from relayfs_fuse.record.stream import OpenFiles
@@ -294,7 +297,7 @@ class AppendedFile(Written):
             raise EarlierMissingError
         if piece.end <= self._end:
             return False
-        with temporary_errors_mean_full(self.path):
+        with self._reaches(piece.end), temporary_errors_mean_full(self.path):
             make_directories(os.path.dirname(self.path))
             descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
             try:
@@ -315,11 +318,21 @@ class AppendedFile(Written):
         missing = piece.offset - self._end
         if missing > self._most:
             raise MessageError(f"{self.path}: {missing} bytes before a message are missing")
-        with temporary_errors_mean_full(self.path):
+        with self._reaches(piece.offset), temporary_errors_mean_full(self.path):
             make_directories(os.path.dirname(self.path))
             with open(self.path, "ab") as file:
                 os.truncate(file.fileno(), piece.offset)
         return missing
+
+    @contextmanager
+    def _reaches(self, end: int) -> Iterator[None]:
+        """Convert the error of a file that may not be so long to MessageError."""
+        try:
+            yield
+        except OSError as error:
+            if error.errno != errno.EFBIG:
+                raise
+            raise MessageError(f"{self.path}: no file can have {end} bytes there") from error
 
 
 def make_directories(path: str) -> None:

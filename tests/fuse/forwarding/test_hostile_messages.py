@@ -2,12 +2,14 @@
 
 import os
 import struct
+import subprocess
 from pathlib import Path
 
 import google_crc32c
 import pytest
 import zstandard
 from babeltrace import MAGIC, PACKET, read
+from forking import RELAYCTL
 from forwarding import files_in, forward, make_recording, receive, same
 
 HOST = os.uname().nodename
@@ -150,6 +152,16 @@ def test_a_file_in_the_place_of_a_host_stays(nats, tmp_path):
     nats.publish((SUBJECT, GOOD, headers(GOOD)))
     assert f"is refused: {own} is no directory\n" in receive(tmp_path / "into", nats)
     assert own.read_text() == "own"
+
+
+def test_files_that_the_disk_cannot_have_are_refused(nats, tmp_path):
+    """ext4 has none of 16 TiB; a limit of this receiver stands for that."""
+    nats.publish(*(("relayfs.h.r.%.x0", b"x", headers(b"x", "x0", at)) for at in (1 << 20, 1 << 30)))
+    command = ["prlimit", f"--fsize={1 << 21}", RELAYCTL, "receive", "--from", nats.url, "-o", tmp_path, "--once"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert f"{tmp_path}/h/r/x0: no file can have {1 << 30} bytes there\n" in done.stderr
+    assert (tmp_path / "h/r/x0").stat().st_size == (1 << 20) + 1
 
 
 @pytest.mark.parametrize("at", ["h", "h/r", "h/r/p-1", "h/r/p-1/cpu0"])
