@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from relayfs_fuse.cli import complete
-from relayfs_fuse.cli.common import Size, say
+from relayfs_fuse.cli.common import Size, escaped, say
 from relayfs_fuse.cli.nats_options import access_options, importing, run_until_signal, stream_option
 from relayfs_fuse.cli.spans import Age, is_age
 from relayfs_fuse.record.report import Progress, size
@@ -72,7 +72,9 @@ def receive(  # noqa: PLR0913, PLR0917  # an option each
     shown = Progress(shows_always=progress)
     with closing(Target(output)) as target:
         server = Server(url, stream, f"relayctl receive {target.path}", shown.say, Access(**access))
-        receiver = Receiver(server, target, shown.say, lambda: _show(shown, receiver.received), bounds)
+        receiver = Receiver(
+            server, target, lambda line: shown.say(escaped(line)), lambda: _show(shown, receiver.received), bounds
+        )  # fmt: skip
 
         async def run() -> None:
             try:

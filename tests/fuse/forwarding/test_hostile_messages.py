@@ -138,6 +138,12 @@ def test_names_are_not_those_of_the_receivers_own_files(nats, tmp_path):
         assert (tmp_path / "into/h/r" / process / "cpu0").read_bytes()[:400] == whole
 
 
+def test_names_in_messages_command_no_terminal(nats, tmp_path):
+    nats.publish(("relayfs.%1B%5B2J.r.p-1.cpu0", GOOD, headers(GOOD, offset=300)))
+    said = receive(tmp_path / "into", nats)
+    assert said.startswith("relayctl: \\x1b[2J/r/p-1/cpu0: 300 bytes are missing, which the stream does not have\n")
+
+
 def test_a_mark_that_is_no_text_is_another_recordings(nats, tmp_path):
     nats.publish(("relayfs.h.r.%.%2Erelayfs", b"\xff", headers(b"\xff", ".relayfs")), (SUBJECT, GOOD, headers(GOOD)))
     said = receive(tmp_path / "into", nats)
