@@ -266,12 +266,14 @@ class TextFile(Node):
     length: returns the length of the contents, or an upper limit of it; None: text() is called to find out
     mode: permission bits of a file that belongs to the server
     is_slow: whether text() takes long, so that a worker thread has to call it
+    is_of_all: whether it is about all channels, which a read waits for: to load them at once would hold up all requests
     read: returns the bytes at an offset, for contents that can change between two reads of a handle; None: the handle
         keeps the result of text() from its last read at offset 0
     """
 
     mode = 0o444
     is_slow = False
+    is_of_all = False
     read: Callable[[int, int], bytes] | None = None
 
     def __init__(self, name: str, text: Callable[[], bytes], length: Callable[[], int] | None = None) -> None:
@@ -318,6 +320,7 @@ class ControlFile(TextFile):
     """The file `control`: its contents are the commands that would make all channels; writing carries out commands."""
 
     has_views = True
+    is_of_all = True
 
     def __init__(
         self, name: str, text: Callable[[], bytes], mode: int, length: Callable[[], int] | None = None
@@ -335,6 +338,8 @@ class ControlFile(TextFile):
 
 class CounterNamesFile(ControlFile):
     """The file `counters.names`: lists the counters; writing carries out commands that change the list."""
+
+    is_of_all = False
 
     async def write(self, acts: Acts, data: bytes, opener: Opener, unique: int) -> None:
         """Carry out commands; CommandError."""

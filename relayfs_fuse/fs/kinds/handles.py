@@ -140,6 +140,8 @@ class TextHandle(Handle):
 
     async def read(self, acts: Acts, offset: int, size: int, request: tap.Request) -> bytes:
         """Return part(); a text that takes long is made in a worker thread."""
+        if self.node.is_of_all:
+            await acts.loaded.wait()
         if self.node.is_slow:
             data = await acts.in_turn(self.opener, lambda: self.part(offset, size))
         else:

@@ -72,6 +72,21 @@ def test_requests_are_answered_before_all_channels_are_loaded(many: Mount) -> No
     wait_until(lambda: os.stat(many.control).st_size == exact, "the size of control is exact again")
 
 
+def test_a_read_of_control_does_not_hold_up_others_until_all_channels_are_loaded(many: Mount) -> None:
+    text = many.control.read_bytes()
+    with opened(many.control, os.O_RDONLY) as descriptor:
+        results = ask_next(
+            many,
+            {
+                "text": lambda: os.pread(descriptor, len(text) + 1, 0),
+                "size": lambda: os.stat(many.control).st_size,
+            },
+        )
+    assert results["text"] == text
+    # As above.
+    assert results["size"] > len(text)
+
+
 def test_each_request_finds_the_channel_that_it_is_about(many: Mount) -> None:
     directory, shown = many.path / "last", many.path / ".channels/last"
     (directory / "read0").write_bytes(b"line\n")
