@@ -189,9 +189,8 @@ class PacketsFile(Written):
         head: that of the packet there
         """
         if self._stream is None:
-            self._open(head.before())
-        if end > self.tail:
-            assert self._stream
+            self._open(head.before().empty(end))
+        elif end > self.tail:
             with temporary_errors_mean_full(self.path):
                 last = self._stream.last
                 self._stream.append_hole(last.empty(end - self.tail, timestamp_begin=last.timestamp_end))
@@ -209,13 +208,15 @@ class PacketsFile(Written):
         self._note()
 
     def _open(self, head: Head, packet: Packet | None = None) -> None:
-        """Begin the file with a packet: None: with an empty one, of this header."""
-        packet = packet or Packet(head, [])
+        """Begin the file with a packet; None: with an empty one, of this header, whose padding is a hole."""
         with temporary_errors_mean_full(self.path):
             make_directories(os.path.dirname(self.path))
-            stream = StreamFile.create(self.path, packet, self._files, goes_on=True)
+            stream = StreamFile.create(self.path, packet or Packet(head, []), self._files, goes_on=True)
             try:
-                stream.append([packet], lambda: True)
+                if packet:
+                    stream.append([packet], lambda: True)
+                else:
+                    stream.append_hole(head)
             except OSError:
                 stream.discard()
                 raise

@@ -210,6 +210,14 @@ def test_what_is_missing_before_a_message_is_an_empty_packet(nats, tmp_path):
     assert struct.unpack_from("<I", data) == (MAGIC,)
 
 
+def test_an_empty_packet_has_any_length(nats, tmp_path):
+    """Also one that has no room for two headers."""
+    nats.publish((SUBJECT, GOOD, headers(GOOD, offset=100)))
+    receive(tmp_path / "into", nats)
+    data = (tmp_path / "into/h/r/p-1/cpu0").read_bytes()
+    assert (PACKET.unpack_from(data)[3], data[100:300]) == (8 * 100, GOOD)
+
+
 def test_scribbled_state_is_no_trap(nats, store, run, out, tmp_path):
     make_recording(store, run, out)
     forward(out, nats)
