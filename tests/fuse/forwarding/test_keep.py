@@ -111,7 +111,7 @@ def test_a_file_whose_end_comes_when_it_is_removed_stays_removed(nats, store, ru
     ends = [message.seq for message in nats.messages() if "Relay-Last" in message.headers]
     assert len(ends) == 2
     for path in into.rglob("cpu0"):
-        known = into / ".received" / f"{path.relative_to(into)}.known"
+        known = into / ".received/files" / path.parent.relative_to(into) / f".{path.name}.known"
         known.write_text(f"{path.stat().st_size - 72}\n")
         path.unlink()
     (into / ".received/name").unlink()
