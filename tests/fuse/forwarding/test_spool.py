@@ -43,7 +43,7 @@ def test_a_trace_is_recorded_and_what_is_sent_of_it_is_removed(nats, store, run,
     for _ in range(3):
         assert app.write(5000) == 0
         forward("t", nats, *live(store, spool))
-    # More than 3 times MAX was sent. What a recorder has not completed when it ends stays until the next one begins.
+    # More than 3 times MAX was sent. What a recorder writes last may go beyond MAX (record/full.py).
     assert size_of(str(spool)) < 2 * MAX
     (recording,) = spool.iterdir()
     app.end()
