@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mounts import DEADLINE_S, wait_until
+from mounts import DEADLINE_S, NO_MOUNTS, wait_until
 from ruamel.yaml import YAML
 
 # What Docker leaves to root: docs.docker.com/engine/containers/run, "Runtime privilege and Linux capabilities".
@@ -33,8 +33,8 @@ KEYS = {
 PATH = f"{sys.prefix}/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 # The host: a namespace in which no relayfs is mounted, and all mounts are shared, as systemd has it.
-HOST = """set -e
-for place in $(findmnt -rno TARGET -t fuse.relayfs); do umount -l "$place" || :; done
+HOST = f"""set -e
+{NO_MOUNTS}
 mount -t tmpfs -o mode=0755 tmpfs /mnt
 mount -t tmpfs -o mode=1777,size=256m tmpfs /dev/shm
 mount --make-rshared /

@@ -32,6 +32,13 @@ NOBODY = 65534
 # What the server itself keeps in a store, sorted.
 KEPT_IN_STORE = [".counters", ".crashed", ".lock", ".root", ".supervisor", ".traces", ".traces-lost"]
 
+# For sh in a mount namespace of its own: no relayfs is mounted there any more. findmnt does not escape spaces in a list
+# (it does with --raw), and umount fails for a mount point that another test has removed meanwhile.
+NO_MOUNTS = """
+findmnt --list -no TARGET -t fuse.relayfs | while read -r place; do umount -l "$place" 2>/dev/null || :; done
+test -z "$(findmnt -t fuse.relayfs)"
+"""
+
 
 def wait_until(condition: Callable[[], object], what: str | Callable[[], str], deadline_s: float = DEADLINE_S) -> None:
     began = time.monotonic()

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 from click.testing import CliRunner
 from forking import RELAYCTL, run
-from mounts import DEADLINE_S, NOBODY, Mount, User
+from mounts import DEADLINE_S, NO_MOUNTS, NOBODY, Mount, User
 
 from relayfs_fuse import native
 from relayfs_fuse.cli import mounted
@@ -34,7 +34,7 @@ def levels(found: list[dict]) -> list[str]:
 def elsewhere(prepare: str, begin: str, *namespaces: str) -> tuple[int, dict[str, dict]]:
     """Run it in namespaces of its own, in which no relayfs is mounted; return the findings by subject."""
     script = f"""set -e
-        for place in $(findmnt -rno TARGET -t fuse.relayfs); do umount -l "$place"; done
+        {NO_MOUNTS}
         {prepare}
         {begin} "$@" """
     command = ["unshare", "--mount", *namespaces, "sh", "-c", script, "sh", RELAYCTL, "doctor", "--json"]

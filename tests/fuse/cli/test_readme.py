@@ -19,6 +19,7 @@ from typing import NamedTuple
 import pexpect
 import pytest
 from build import ROOT
+from mounts import NO_MOUNTS
 
 from relayfs_fuse import native
 
@@ -41,9 +42,9 @@ ENVIRONMENT = {
 
 # A program keeps the namespace, in which there is no relayfs yet. The clone is seen through a bind mount, as its own
 # path may be covered; where it is seen, there is a space in the path.
-ARRANGE = """
+ARRANGE = f"""
 set -e
-findmnt -rn -t fuse.relayfs -o TARGET | while read -r other; do umount -l "$other" || :; done
+{NO_MOUNTS}
 cp -a /etc "$1/etc"
 mkdir -p "$1/a clone" "$1/usr"
 mount --bind "$2" "$1/a clone"

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from forking import RELAYCTL
-from mounts import DEADLINE_S, KEPT_IN_STORE, NOBODY, Mount
+from mounts import DEADLINE_S, KEPT_IN_STORE, NO_MOUNTS, NOBODY, Mount
 from tracing import relayctl
 
 from relayfs_fuse import native
@@ -199,7 +199,6 @@ def elsewhere(prepare: str, script: str, **environment: str) -> list[str]:
     return done.stdout.splitlines()
 
 
-NO_MOUNTS = """for place in $(findmnt -rno TARGET -t fuse.relayfs); do umount -l "$place" || :; done"""
 NO_SHM = "mount -t tmpfs -o mode=1777 tmpfs /dev/shm"
 
 
