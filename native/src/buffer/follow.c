@@ -9,7 +9,7 @@
  *                           '-----'    '---' '------'           the next three pieces
  *
  * Consumed data stay in memory until writers enter the sub-buffer. But the consumer has freed the claims that were holes
- * there; so if it has passed a hole since it entered a sub-buffer, the rest of that sub-buffer is not read.
+ * there; so a reader behind it, which it has passed together with a hole, goes on where the consumer is.
  *
  * The entry of a sub-buffer (struct relay_subbuf) says how many records were written before it. Those that were not
  * passed here are lost: overwritten, torn, or skipped. To them are added the records that the buffer has refused.
@@ -94,6 +94,22 @@ static int count_lost(const struct relay_follow *follow, struct found *found)
 	return 0;
 }
 
+/* Move to the consumer if it is ahead and has passed holes since this reader was not behind it. */
+static void pass_freed_holes(struct relay_follow *follow, const struct relay_consumer *consumer)
+{
+	const struct rchan_buf *buf = follow->buf;
+	uint64_t holes = relay_n_holes(consumer), position = consumer->position;
+	uint64_t number = relay_pos_number(buf, position), offset = relay_pos_offset(buf, position);
+	bool is_behind = follow->number < number || (follow->number == number && follow->offset < offset);
+	if (is_behind && follow->holes == holes)
+		return;
+	if (is_behind) {
+		move_to(follow, number);
+		follow->offset = offset;
+	}
+	follow->holes = holes;
+}
+
 /* Load the consumer's state and head, and move to the first sub-buffer that can be read. Returns 1; 0: there is none;
  * -EAGAIN: call again; -EBADMSG. */
 static int find_subbuf(struct relay_follow *follow, struct found *found)
@@ -109,8 +125,7 @@ static int find_subbuf(struct relay_follow *follow, struct found *found)
 		relay_follow_start(follow, buf, true);
 		return -EAGAIN;
 	}
-	uint64_t head = found->walk.head, holes = relay_n_holes(&found->consumer);
-	uint64_t last = relay_pos_number(buf, head), untouched = relay_first_untouched(buf, &found->consumer);
+	uint64_t head = found->walk.head, last = relay_pos_number(buf, head);
 	/* relay_follow_leave() may have moved behind the last sub-buffer. */
 	if (relay_damage_above(&buf->damage, "the number of sub-buffers that were read", 0, follow->number, last + 1))
 		return -EBADMSG;
@@ -118,10 +133,7 @@ static int find_subbuf(struct relay_follow *follow, struct found *found)
 		return 0;
 	if (relay_is_lapped(buf, head, follow->number))
 		move_to(follow, relay_oldest(buf, head));
-	if (follow->number < untouched && follow->holes != holes)
-		move_to(follow, untouched);
-	if (follow->number >= untouched)
-		follow->holes = holes;
+	pass_freed_holes(follow, &found->consumer);
 	return follow->number <= last;
 }
 

@@ -12,7 +12,7 @@ struct relay_follow {
 	uint64_t number, offset; /* start of the next piece: sub-buffer, and offset in it; 0: at its first record */
 	uint64_t before, here;   /* records passed: before this sub-buffer, and in it */
 	uint64_t base, lost;     /* refused records that do not count, from before the first piece; lost records */
-	uint64_t holes;          /* relay_n_holes() when the consumer had consumed nothing of this sub-buffer */
+	uint64_t holes;          /* relay_n_holes() when this reader was not behind the consumer */
 	uint32_t resets;         /* relay_control.resets, to which the other fields belong */
 	bool has_begun;          /* `before` and `base` are set */
 };

@@ -59,6 +59,67 @@ TEST(records_are_read_without_their_heads)
 	CHECK_STATS(buf, (records, 6), (discarded_records, 1), (bytes, 9 + 2 + 700 + 1 + 6 * HEAD), (unread_bytes, 0));
 }
 
+/* A process that dies with a reservation. */
+static void leave_reservation(const struct rchan_buf *buf)
+{
+	int status;
+	void *to;
+	pid_t pid = fork_child();
+
+	if (pid == 0)
+		_exit(relay_buf_reserve(open_again(buf), 1, &to));
+	CHECK_EQ(waitpid(pid, &status, 0), pid);
+	CHECK_EQ(status, 0);
+}
+
+/* The letters of the records that are there now, of HEAD + 1 bytes each. */
+static const char *followed(struct relay_follow *follow)
+{
+	static char letters[64];
+	struct relay_piece piece;
+	char copy[SUBBUF];
+	size_t n = 0;
+	int result;
+
+	while ((result = relay_follow_copy(follow, &piece, copy, sizeof(copy))) == 1) {
+		for (size_t at = HEAD; at < piece.length; at += HEAD + 1)
+			letters[n++] = copy[at];
+		relay_follow_pass(follow, &piece, piece.length, piece.length / (HEAD + 1));
+	}
+	CHECK_EQ(result, 0);
+	letters[n] = 0;
+	return letters;
+}
+
+TEST(who_reads_beside_a_consumer_that_passes_a_hole_goes_on_in_the_same_sub_buffer)
+{
+	AUTOPTR(rchan_buf) buf = make_timed(RELAY_NO_OVERWRITE);
+	struct relay_follow ahead, behind, late;
+
+	relay_follow_start(&ahead, buf, true);
+	relay_follow_start(&behind, buf, true);
+	CHECK_EQ(write_each(buf, "ab", 1), 0);
+	CHECK_TEXT(followed(&behind), "ab");
+	leave_reservation(buf);
+	CHECK_EQ(write_each(buf, "cd", 1), 0);
+	CHECK_TEXT(followed(&ahead), "abcd");
+	CHECK_TEXT(read_by(buf, 100, 0), "abcd");
+	/* The consumer has freed the claim of the hole, so that nobody knows any more where it was. */
+	relay_follow_start(&late, buf, false);
+	CHECK_EQ(write_each(buf, "ef", 1), 0);
+	CHECK_TEXT(followed(&ahead), "ef");
+	CHECK_TEXT(followed(&behind), "ef");
+	CHECK_TEXT(followed(&late), "ef");
+	CHECK_EQ(relay_buf_flush(buf), 0);
+	CHECK_EQ(write_each(buf, "g", 1), 0);
+	CHECK_TEXT(followed(&ahead), "g");
+	CHECK_TEXT(followed(&behind), "g");
+	CHECK_TEXT(followed(&late), "g");
+	CHECK_EQ(ahead.lost, 1);
+	CHECK_EQ(behind.lost, 3);
+	CHECK_EQ(late.lost, 5);
+}
+
 TEST(times_are_in_the_order_of_positions)
 {
 	AUTOPTR(rchan_buf) buf = make_timed(RELAY_NO_OVERWRITE);
