@@ -183,6 +183,8 @@ class Server:
                 self._go_on()
             await pyfuse3.main(max_tasks=TASKS_MAX)
             self._end(nursery.cancel_scope)
+        # trio closes the socket to which signals are written before it says that it is not theirs any more.
+        signal.set_wakeup_fd(-1)
 
     def _go_on(self) -> None:
         """Have all go on that programs did with the mount when another server of it died."""

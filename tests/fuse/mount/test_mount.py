@@ -122,6 +122,33 @@ def test_a_signal_unmounts(make_mount, signum):
     assert list(mount.path.iterdir()) == []
 
 
+# relayfs to which a signal is sent when trio has closed the socket to which signals are written.
+SIGNALLED = f"""#!{sys.executable}
+import os, signal, sys
+from trio._core._wakeup_socketpair import WakeupSocketpair
+from relayfs_fuse.cli import mount
+
+def close(sockets, really=WakeupSocketpair.close):
+    sockets.write_sock.close()
+    os.kill(os.getpid(), signal.SIGTERM)
+    really(sockets)
+
+WakeupSocketpair.close = close
+sys.exit(mount.main())
+"""
+
+
+def test_a_signal_that_arrives_while_it_ends_changes_nothing(make_mount, tmp_path):
+    program = tmp_path / "relayfs"
+    program.write_text(SIGNALLED)
+    program.chmod(0o755)
+    mount = make_mount(start=False, is_forked=False)
+    mount.program = program
+    mount.start()
+    assert mount.stop() == 0
+    mount.check_log()
+
+
 # With MNT_EXPIRE, umount2(2) finds out whether the mount is in use, and does not unmount the first time.
 EXPIRE = """
 import ctypes, errno, os, sys, time
