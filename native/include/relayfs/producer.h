@@ -5,8 +5,8 @@
  *
  *     #include <relayfs/producer.h>     in place of, or beside, <relayfs/relay.h>, ring.h and counters.h
  *
- * The program stays as it is: names, results and errors are those of the three headers, which this one includes. It still
- * has to be linked: -lrelayfs. A record that fits into the current sub-buffer is written or reserved without a call, and, if the
+ * The program stays as it is: names, results and errors are those of the three headers, which this one includes. It is linked
+ * with -lrelayfs, or has the library in itself (below). A record that fits into the current sub-buffer is written or reserved without a call, and, if the
  * compiler knows its length, written without a branch that depends on the length. A record that is refused because the buffer is
  * full is counted without a call, too. The library is called to enter the next sub-buffer, to wake a reader that sleeps, to reserve
  * behind another thread's reservation, and for what is not written by a restartable sequence: in another scheme than rseq, with
@@ -24,9 +24,24 @@
  * do not register restartable sequences (musl; glibc before 2.35), and with compilers other than gcc and clang.
  *
  * A shared object that was compiled with this header may be unloaded, see RELAY_RSEQ_FORGET() in inline/rseq.h.
+ *
+ * A program or a shared object that shall not depend on the library has a copy of it, made by one C file with these lines, which is
+ * compiled with any options:
+ *
+ *     #define _GNU_SOURCE
+ *     #define RELAYFS_IMPLEMENTATION
+ *     #include <relayfs/producer.h>
+ *
+ * That is channels, rings, counters and events; not <relayfs/classic.h>, relay_app.h, klog.h and merge.h. Nothing of the copy is
+ * visible to other shared objects, so that each may have one, of its own version. Link a shared object with -Wl,-z,nodelete: like the library, it
+ * must not be unloaded.
  */
 #ifndef RELAYFS_PRODUCER_H
 #define RELAYFS_PRODUCER_H
+
+#ifdef RELAYFS_IMPLEMENTATION
+#include <relayfs/implementation.h>
+#else
 
 #include <relayfs/counters.h>
 #include <relayfs/relay.h>
@@ -72,4 +87,5 @@ int relay_ring_output_wake(struct relay_ring *ring, uint64_t pos, uint64_t flags
 #endif
 #endif
 
+#endif /* RELAYFS_IMPLEMENTATION */
 #endif

@@ -62,7 +62,7 @@ static bool is_named(const struct rchan *chan, const char *file)
 
 int relay_remove_file(const char *file)
 {
-	struct relay_place place;
+	struct relay_place place = {0};
 	if (!file)
 		return -EINVAL;
 	/* A file of this name belongs to another channel. */

@@ -213,13 +213,13 @@ int relay_direct_remove(const struct relay_place *place)
 	return err;
 }
 
-int relay_carry_out(struct relay_place *place, const struct relay_step *step)
+int relay_carry_out(struct relay_place *place, const struct relay_operation *operation)
 {
 	for (int waited = 0;; waited++) {
 		relay_place_refresh(place);
 		if (!place->in_store)
-			return step->in_mount(place, step->arg);
-		int err = step->in_store(place, step->arg);
+			return operation->in_mount(place, operation->arg);
+		int err = operation->in_store(place, operation->arg);
 		if (err != -EBUSY || waited >= STORE_WAIT_MS)
 			return err;
 		nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);

@@ -21,7 +21,7 @@ int relay_direct_adopt(const struct relay_place *place, const struct relay_spec 
 int relay_direct_remove(const struct relay_place *place);
 
 /* An operation on a channel, for a channel in a mount and for one in a store without a server. */
-struct relay_step {
+struct relay_operation {
 	int (*in_mount)(const struct relay_place *place, const void *arg);
 	int (*in_store)(const struct relay_place *place, const void *arg);
 	const void *arg;
@@ -29,7 +29,7 @@ struct relay_step {
 
 /* Call in_mount or in_store, whichever fits the place. If in_store returns -EBUSY, because the store is locked, try
  * again for about five seconds; a server may have started, so the place is refreshed each time. */
-int relay_carry_out(struct relay_place *place, const struct relay_step *step);
+int relay_carry_out(struct relay_place *place, const struct relay_operation *operation);
 
 /* Make unnamed buffers in a file system where they can get names in the default store later. */
 int relay_direct_create_unnamed(const struct relay_spec *spec, int *fds);

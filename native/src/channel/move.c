@@ -147,10 +147,10 @@ static int replace(struct rchan_buf *buf, int fd)
 }
 
 /* Move all buffers, whose locks the caller has. */
-static int move(struct rchan *chan, const struct relay_place *place, const struct relay_step *step)
+static int move(struct rchan *chan, const struct relay_place *place, const struct relay_operation *operation)
 {
 	int *fds = malloc(chan->n_buffers * sizeof(*fds));
-	int err = fds ? step->in_mount(place, step->arg) : -ENOMEM;
+	int err = fds ? operation->in_mount(place, operation->arg) : -ENOMEM;
 	if (err) {
 		free(fds);
 		return err;
@@ -170,7 +170,7 @@ static int move(struct rchan *chan, const struct relay_place *place, const struc
 	return err;
 }
 
-int relay_chan_move(struct rchan *chan, const struct relay_place *place, const struct relay_step *step)
+int relay_chan_move(struct rchan *chan, const struct relay_place *place, const struct relay_operation *operation)
 {
 	sigset_t all, before;
 	/* Block signals, because a handler that writes would wait for this thread. */
@@ -183,7 +183,7 @@ int relay_chan_move(struct rchan *chan, const struct relay_place *place, const s
 		n_held += !err;
 	}
 	if (!err)
-		err = move(chan, place, step);
+		err = move(chan, place, operation);
 	while (n_held)
 		unhold(&chan->bufs[--n_held], &all);
 	pthread_sigmask(SIG_SETMASK, &before, NULL);

@@ -46,7 +46,7 @@ static int create_in_store(const struct relay_place *place, const void *options)
 static int create(struct relay_place *place, const char *path, const char *options)
 {
 	int err = relay_place_new(place, path);
-	return err ? err : relay_carry_out(place, &(struct relay_step){create_in_mount, create_in_store, options});
+	return err ? err : relay_carry_out(place, &(struct relay_operation){create_in_mount, create_in_store, options});
 }
 
 /* Format the keys for `create PATH`: from the arguments and callbacks, then cb->options. NULL: no memory. */
@@ -93,7 +93,7 @@ static void remove_files(struct rchan *chan)
 	relay_create_buf_file_remove(chan, exist);
 	if (!exist || is_removed(chan))
 		return;
-	int err = relay_carry_out(&chan->place, &(struct relay_step){remove_in_mount, remove_in_store, NULL});
+	int err = relay_carry_out(&chan->place, &(struct relay_operation){remove_in_mount, remove_in_store, NULL});
 	/* The files could not be removed, for example because the server has ended: close the channel, and the next
 	 * server removes it. */
 	for (uint32_t i = 0; err && err != -EPERM && i < chan->n_buffers; i++)
@@ -107,7 +107,7 @@ struct rchan *relay_create(const char *path, const char *options)
 	int err = create(&place, path, options ? options : "");
 	if (!err && !(chan = relay_attach(path))) {
 		err = -errno;
-		relay_carry_out(&place, &(struct relay_step){remove_in_mount, remove_in_store, NULL});
+		relay_carry_out(&place, &(struct relay_operation){remove_in_mount, remove_in_store, NULL});
 	}
 	relay_place_free(&place);
 	return err ? fail(err) : chan;
@@ -118,7 +118,7 @@ int relay_store_remove_channel(const char *path)
 	struct relay_place place = {0};
 	int err = relay_place_channel(&place, path);
 	if (!err)
-		err = relay_carry_out(&place, &(struct relay_step){remove_in_mount, remove_in_store, NULL});
+		err = relay_carry_out(&place, &(struct relay_operation){remove_in_mount, remove_in_store, NULL});
 	relay_place_free(&place);
 	return err;
 }
@@ -288,12 +288,13 @@ static int set_up_files(struct rchan *chan, const char *base_filename, const cha
 	if (err)
 		return err;
 	struct relay_place place = {0};
-	struct relay_step step = {adopt_in_mount, adopt_in_store, chan};
+	struct relay_operation operation = {adopt_in_mount, adopt_in_store, chan};
 	err = settle_spec(chan, buffers);
 	if (!err)
 		err = relay_place_new(&place, path);
 	if (!err)
-		err = relay_is_foreign(&place) ? relay_chan_move(chan, &place, &step) : relay_carry_out(&place, &step);
+		err = relay_is_foreign(&place) ? relay_chan_move(chan, &place, &operation)
+		                               : relay_carry_out(&place, &operation);
 	free(path);
 	err = settle_place(chan, &place, err);
 	if (err)

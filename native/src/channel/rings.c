@@ -171,10 +171,10 @@ static int create_rings_in_store(const struct relay_place *place, const void *op
 struct relay_rings *relay_rings_create(const char *path, const char *options)
 {
 	struct relay_place place = {0};
-	struct relay_step step = {create_rings_in_mount, create_rings_in_store, options ? options : ""};
+	struct relay_operation operation = {create_rings_in_mount, create_rings_in_store, options ? options : ""};
 	int err = relay_place_new(&place, path);
 	if (!err)
-		err = relay_carry_out(&place, &step);
+		err = relay_carry_out(&place, &operation);
 	relay_place_free(&place);
 	return err ? fail(err) : relay_rings_attach(path);
 }

@@ -43,7 +43,7 @@ static size_t index_of(const struct relay_layouts *layouts, uint64_t id)
 	return low;
 }
 
-const struct relay_layout *relay_find_layout(const struct relay_layouts *layouts, uint64_t id)
+const struct relay_event_layout *relay_find_layout(const struct relay_layouts *layouts, uint64_t id)
 {
 	/* The index is the id if the process has declared the ids 0, 1, 2 ..., as most do. */
 	size_t i = id < layouts->n && layouts->at[id].id == id ? id : index_of(layouts, id);
@@ -82,7 +82,7 @@ static int make_room(struct relay_layouts *layouts)
 	size_t capacity = layouts->capacity ? 2 * layouts->capacity : 16;
 	if (layouts->n < layouts->capacity)
 		return 0;
-	struct relay_layout *more = reallocarray(layouts->at, capacity, sizeof(*more));
+	struct relay_event_layout *more = reallocarray(layouts->at, capacity, sizeof(*more));
 	if (!more)
 		return -ENOMEM;
 	layouts->at = more;
@@ -120,7 +120,7 @@ static int add(struct relay_layouts *layouts, uint64_t id, const uint32_t *types
 		return -ENOMEM;
 	size_t i = index_of(layouts, id);
 	memmove(&layouts->at[i + 1], &layouts->at[i], (layouts->n - i) * sizeof(*layouts->at));
-	layouts->at[i] = (struct relay_layout){id, steps, event, event && has_structs(event)};
+	layouts->at[i] = (struct relay_event_layout){id, steps, event, event && has_structs(event)};
 	layouts->n++;
 	return 0;
 }

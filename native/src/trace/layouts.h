@@ -33,7 +33,7 @@ void relay_steps_fill(struct relay_step *steps, const uint32_t *types, uint32_t 
 struct relay_step *relay_steps_make(const uint32_t *types, uint32_t n_types, uint32_t bytes);
 
 /* The layout of the events of one id. */
-struct relay_layout {
+struct relay_event_layout {
 	uint64_t id;
 	struct relay_step *steps; /* the last one ends with RELAY_EVENT_ENDS */
 	/* Copied by relay_layouts_declare(), in one allocation with all names; NULL: relay_layouts_add() was called. */
@@ -42,23 +42,23 @@ struct relay_layout {
 };
 
 struct relay_layouts {
-	struct relay_layout *at; /* n of them, sorted by id */
+	struct relay_event_layout *at; /* n of them, sorted by id */
 	size_t n, capacity;
 	uint32_t context_bytes; /* between each event's header and its fields */
 };
 
 /* Return the layout of an id. NULL: no event of this id was added. */
-const struct relay_layout *relay_find_layout(const struct relay_layouts *layouts, uint64_t id);
+const struct relay_event_layout *relay_find_layout(const struct relay_layouts *layouts, uint64_t id);
 
 /* A position in the events of a packet. The caller sets `layouts`; `at` to the first event, and `stop` to the end of all;
  * `time` and `end` to the packet's timestamp_begin and timestamp_end; and all others to 0. */
 struct relay_event_cursor {
 	const struct relay_layouts *layouts;
 	const unsigned char *at, *stop;
-	uint64_t time, end;                /* time: of the last event */
-	uint64_t id;                       /* of the last event, or of the event with a fault */
-	const struct relay_layout *layout; /* of the last event */
-	const unsigned char *context;      /* of the last event, followed by its fields, which end at `at` */
+	uint64_t time, end;                      /* time: of the last event */
+	uint64_t id;                             /* of the last event, or of the event with a fault */
+	const struct relay_event_layout *layout; /* of the last event */
+	const unsigned char *context;            /* of the last event, followed by its fields, which end at `at` */
 };
 
 /* Return the end of an event, whose fields begin at `at` with this step. NULL: its fields extend beyond `end`. */

@@ -189,3 +189,39 @@ def test_a_plugin_that_has_written_may_be_unloaded(tmp_path, nowhere):
     run("gcc", "-O2", *WARNINGS, include, "-o", tmp_path / "unloading", tmp_path / "unloading.c",
         *linked(native_prefix()))  # fmt: skip
     run(tmp_path / "unloading", tmp_path / "plugin.so", **places(nowhere))
+
+
+IMPLEMENTATION = "#define RELAYFS_IMPLEMENTATION\n#include <relayfs/producer.h>\n"
+
+
+@pytest.mark.parametrize(
+    "compiler",
+    [
+        "gcc -std=c11 -fsyntax-only -D_GNU_SOURCE -pedantic",
+        "gcc -std=gnu17 -O2 -fPIC -D_GNU_SOURCE -Wundef",
+        "clang -std=c11 -fsyntax-only -D_GNU_SOURCE -pedantic",
+    ],
+)
+def test_the_implementation_is_compiled_with_any_options(compiler: str, tmp_path: Path) -> None:
+    source = tmp_path / "implementation.c"
+    source.write_text(IMPLEMENTATION)
+    prefix = native_prefix()
+    run(*compiler.split(), *WARNINGS, f"-I{prefix.include}", "-c", "-o", tmp_path / "implementation.o", source)
+
+
+@pytest.mark.parametrize(
+    ("compiler", "says"),
+    [
+        ("gcc -std=c11", "RELAYFS_IMPLEMENTATION needs -D_GNU_SOURCE, or #define _GNU_SOURCE before all headers"),
+        ("gcc -std=c99 -D_GNU_SOURCE", "RELAYFS_IMPLEMENTATION needs C11 or later"),
+        ("g++ -x c++", "RELAYFS_IMPLEMENTATION is for a C file; what calls its functions may be C++"),
+    ],
+)
+def test_what_the_implementation_needs_is_said(compiler: str, says: str, tmp_path: Path) -> None:
+    source = tmp_path / "implementation.c"
+    source.write_text(IMPLEMENTATION)
+    command = [*compiler.split(), f"-I{native_prefix().include}", "-fsyntax-only", source]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode != 0
+    assert done.stderr.count(f'error: #error "{says}"') == 1
+    assert done.stderr.count("error: ") == 1, "there are others"
