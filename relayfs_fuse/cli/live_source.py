@@ -139,7 +139,7 @@ class Losses:
         return int(getattr(self._memories[0].stats(), "subbuf_size", 0))
 
     def _count(self) -> int:
-        from relayfs_fuse.fs.kinds.losses import counts_of  # noqa: PLC0415  # as above
+        from relayfs_fuse.tracefiles.losses import counts_of  # noqa: PLC0415  # as above
 
         found = (counts_of(self._kind.name, memory.stats()) for memory in self._memories)
         return sum(records for causes in found for records, _ in causes.values())

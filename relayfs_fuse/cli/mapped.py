@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from relayfs_fuse import native
 from relayfs_fuse.cli.figures import CAUSES, Figures
 from relayfs_fuse.errors import StoreError
-from relayfs_fuse.fs.kinds import stats as statistics
 from relayfs_fuse.fs.kinds.channel import map_files
 from relayfs_fuse.native.library import Closing
 from relayfs_fuse.native.tables import STATISTICS, TYPES
@@ -147,7 +146,7 @@ def _state(kind: str, stats: Fields) -> str:
 
 def _buffer(name: str, kind: str, stats: Fields) -> Figures:
     """Return the figures of a buffer of a channel of this kind, or of a process."""
-    values = {one.name: statistics.value_of(one, stats) for one in SHOWN[kind]}
+    values = {one.name: one.of(stats) for one in SHOWN[kind]}
     if kind == _RING:
         size, used = stats.ring_size, stats.unread_bytes
     else:

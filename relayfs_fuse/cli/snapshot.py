@@ -12,7 +12,7 @@ import click
 from relayfs_fuse.cli import complete
 from relayfs_fuse.cli.common import check_option, output_option, place_options
 from relayfs_fuse.errors import RelayError
-from relayfs_fuse.reading.source import Source, find_store
+from relayfs_fuse.reading.source import Source, find_store, mount_of
 from relayfs_fuse.record.report import Progress, as_json, summarize
 from relayfs_fuse.record.snapshot import Snapshot
 
@@ -34,7 +34,7 @@ def snapshot(  # noqa: PLR0913, PLR0917  # an option each
 ) -> None:
     """Write what the buffers of the trace NAME hold now to a CTF trace, and leave the events there."""
     with closing(Source(name, find_store(mount, store))) as source:
-        summary = _take(source, os.path.abspath(output), check, shows_always=progress)
+        summary = _take(source, os.path.abspath(output), check, mount_of(mount, store), shows_always=progress)
     if json_wanted:
         click.echo(as_json(name, output, summary))
     else:
@@ -51,7 +51,7 @@ def held_now(name: str, mount: str | None, store: str | None) -> Iterator[str]:
         closing(Source(name, find_store(mount, store))) as source,
         tempfile.TemporaryDirectory(prefix="relayctl-") as directory,
     ):
-        summary = _take(source, directory, "others", shows_always=False)
+        summary = _take(source, directory, "others", mount_of(mount, store), shows_always=False)
         if summary.is_incomplete:
             click.echo(summarize(name, "a temporary directory", summary), err=True)
         if not summary.processes:
@@ -59,9 +59,9 @@ def held_now(name: str, mount: str | None, store: str | None) -> Iterator[str]:
         yield directory
 
 
-def _take(source: Source, output: str, check: str, *, shows_always: bool) -> Summary:
+def _take(source: Source, output: str, check: str, mount: str | None, *, shows_always: bool) -> Summary:
     shown = Progress(shows_always=shows_always)
-    taken = Snapshot(source, output, shown.say, check)
+    taken = Snapshot(source, output, shown.say, check, mount=mount)
     taken.take(lambda: shown.tick(taken.summary))
     shown.close()
     return taken.summary

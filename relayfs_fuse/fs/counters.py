@@ -30,8 +30,8 @@ from typing import TYPE_CHECKING
 
 from relayfs_fuse import native
 from relayfs_fuse.errors import CommandError, failure
-from relayfs_fuse.fs.kinds.losses import counts_of
 from relayfs_fuse.native.tables import LEVEL, PERMS, STATISTICS, Statistic
+from relayfs_fuse.tracefiles.losses import counts_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping

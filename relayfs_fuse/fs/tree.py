@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from relayfs_fuse.errors import CommandError
 from relayfs_fuse.fs.channel_files import DamagedFile, MemFile, RelayFile, merged_of, peeks_of
-from relayfs_fuse.fs.kinds import losses, stats
+from relayfs_fuse.fs.kinds import stats
 from relayfs_fuse.fs.nodes import (
     BUFFER_BITS,
     CHANNEL_BITS,
@@ -315,7 +315,7 @@ class Tree:
     def channel_stats(self, channel: StoredChannel) -> Iterator[Node]:
         """Yield new nodes for the directory .channels/PATH of a channel."""
         yield from starmap(TextFile, stats.of_channel(channel))
-        yield TextFile("losses", partial(losses.of_channel, channel))
+        yield TextFile("losses", channel.losses_text)
         yield from merged_of(channel)
         for stored in channel.buffers:
             yield MemFile(f"mem{stored.index}", stored)

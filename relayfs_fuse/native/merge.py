@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from relayfs_fuse._native import ffi, lib
 from relayfs_fuse.native import library
 from relayfs_fuse.native.events import field_form, new_event
+from relayfs_fuse.native.tables import text_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -68,6 +69,24 @@ class MergedProcess:
     live_clock: int = 0
     is_past: bool = False
     longest: int = 0
+
+
+# The numbers of the causes of losses, by their words; 0: unknown.
+CAUSES = {text_of(lib.relay_loss_cause_name(number)): number for number in range(1, lib.RELAY_N_LOSS_CAUSES)}
+NO_CPU: int = lib.RELAY_NO_CPU
+
+
+class Loss(NamedTuple):
+    """So many events were lost for one cause between two times, ns since 1970; see struct relay_loss.
+
+    cause: of CAUSES; an unknown one counts as 0
+    """
+
+    since: int
+    until: int
+    records: int
+    cause: int
+    cpu: int = NO_CPU
 
 
 class MergeStats(NamedTuple):
@@ -135,6 +154,14 @@ class Merge(library.Handle):
         c_paths = ffi.new("const char *[]", names)
         library.check(lib.relay_merge_add_files(self._open, process, cpu, c_paths, len(names)), paths[0])
 
+    def explain(self, process: int, losses: Sequence[Loss]) -> None:
+        """Tell why events were lost that are missing in the files of a process."""
+        library.check(lib.relay_merge_explain(self._open, process, _losses(losses), len(losses)))
+
+    def add_lost(self, process: int, losses: Sequence[Loss]) -> None:
+        """Add losses that no file counts, in the order of their ends; the clock of the process is ns since 1970."""
+        library.check(lib.relay_merge_add_lost(self._open, process, _losses(losses), len(losses)))
+
     def add_buffer(self, process: int, cpu: int, buffer: Buffer, *, is_new: bool) -> None:
         """Add a buffer, to which programs may write; keep it open until the process is removed, or the merge closed.
 
@@ -200,6 +227,13 @@ class Merge(library.Handle):
         stats = ffi.new("struct relay_merge_stats *")
         lib.relay_merge_stats(self._open, stats)
         return MergeStats(*(int(getattr(stats, name)) for name in MergeStats._fields))
+
+
+def _losses(losses: Sequence[Loss]) -> Any:
+    c_losses = ffi.new("struct relay_loss[]", len(losses))
+    for c_loss, loss in zip(c_losses, losses, strict=True):
+        c_loss.since, c_loss.until, c_loss.records, c_loss.cause, c_loss.cpu = loss
+    return c_losses
 
 
 def _layouts(context_bytes: int, kinds: Sequence[EventKind]) -> Any:

@@ -10,9 +10,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from relayfs_fuse._native import ffi, lib
+from relayfs_fuse.native import constants
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+    from relayfs_fuse.native.library import Fields
 
 # Bytes of a formatted value.
 _TEXT_BYTES = 64
@@ -148,6 +151,15 @@ class Statistic(NamedTuple):
     help: str
     form: int
     source: int
+
+    def of(self, stats: Fields) -> int | None:
+        """Return the value for a buffer; None: it cannot be known.
+
+        That is so if a consumer has read that knows only the BPF ring's format: it counts nothing, so what consumers
+        would count is missing.
+        """
+        is_affected = self.source == OF_CONSUMERS or (self.source and stats.mode == constants.MODE_OVERWRITE)
+        return None if is_affected and stats.foreign_bytes else getattr(stats, self.field)
 
 
 LEVEL: int = lib.RELAY_STATISTIC_LEVEL

@@ -6,6 +6,7 @@ import errno
 import os
 import stat
 import time
+from collections import defaultdict
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -16,11 +17,11 @@ from relayfs_fuse.native.tables import CLOCKS, TRACE_OPTIONS
 from relayfs_fuse.reading.check import Checker
 from relayfs_fuse.reading.threads import note_names
 from relayfs_fuse.reading.trust import needs_check
-from relayfs_fuse.tracefiles import ctf
+from relayfs_fuse.tracefiles import ctf, losses
 from relayfs_fuse.tracefiles.ctf import Origin
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from relayfs_fuse.native.trace import Trace
     from relayfs_fuse.reading.threads import Holders
@@ -56,6 +57,7 @@ class Process:
     n_subbufs, subbuf_size: number of sub-buffers of a buffer, and their bytes
     checker: checks the packets; None: the process is trusted
     unfinished: by CPU, why flush() could not finish the current sub-buffer
+    losses: by CPU, when events were lost, as lost() has found it
     """
 
     def __init__(self, directory: str, check: str = "none", trace: Trace | None = None) -> None:
@@ -71,6 +73,10 @@ class Process:
         self._finished: dict[int, int] = {}
         self._unbuffered: Unbuffered = (0, 0)
         self._described_refused: dict[str, int] = {}
+        self.losses: defaultdict[int, losses.Intervals] = defaultdict(losses.Intervals)
+        self._others: dict[int, dict[str, int]] = {}
+        self._n_described_lost = 0
+        self._described_losses: list[str] = []
         # All files must be of one directory: it may be removed meanwhile, and another one made under its name.
         descriptor = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
@@ -212,22 +218,50 @@ class Process:
                     raise ValueError(f"mem{cpu} is truncated")
 
     def lost(self) -> dict[int, int]:
-        """Return the number of lost events by CPU. ValueError: a number is impossible."""
+        """Return the number of lost events by CPU, and note their causes. ValueError: a number is impossible."""
         lost = {}
         for cpu, consumer in self.buffers.items():
+            asked_ns = time.time_ns()
             stats = consumer.buffer.stats()
-            lost[cpu] = stats.lost_records
-            if lost[cpu] > native_trace.LOST_MAX:
+            others = self._others.get(cpu, {})
+            lost[cpu] = stats.lost_records + sum(others.values())
+            if stats.lost_records > native_trace.LOST_MAX:
                 raise ValueError(f"cpu{cpu}: {lost[cpu]} events are said to be lost")
+            counts: dict[str, tuple[int, int | None]] = {cause: (n, None) for cause, n in others.items()}
+            self.losses[cpu].look(losses.counts_of("relay", stats) | counts, asked_ns)
         return lost
 
-    def has_new_metadata(self, clocks: Clocks, unbuffered: Unbuffered, at_end: bool = False) -> bool:
+    def note_lost(self, cpu: int, cause: str, n: int) -> None:
+        """Note how many events are lost that the buffer does not count, such as those that were not valid, in total."""
+        self._others.setdefault(cpu, {})[cause] = n
+
+    def begin_losses(self, told: Mapping[str, Iterable[losses.Interval]], looked_ns: int = 0) -> None:
+        """Take over what others have noted of losses, by buffer; looked_ns: see Intervals.begin_with().
+
+        Nothing was lost before the trace was made.
+        """
+        for cpu in self.buffers:
+            self.losses[cpu].begin_with(told.get(str(cpu), ()), max(looked_ns, self.origin.real))
+
+    def _losses_to_tell(self, of_trace: losses.Intervals | None) -> list[str]:
+        found = {str(cpu): one.kept for cpu, one in self.losses.items()}
+        return losses.to_tell(found | ({losses.NO_BUFFER: of_trace.kept} if of_trace else {}))
+
+    def has_new_metadata(
+        self,
+        clocks: Clocks,
+        unbuffered: Unbuffered,
+        at_end: bool = False,
+        of_trace: losses.Intervals | None = None,
+    ) -> bool:
         """Return whether metadata() would return something new, or more exact, than the last time.
 
         The longer the time stamp counter has been observed, the more exact is its frequency. It is computed anew
         whenever the time of observation has doubled, so that the error in nanoseconds does not grow. The number of
-        events lost for want of buffers is updated when it has grown tenfold, and at the end; those of refused events
-        are updated at the end, because packets count them, too.
+        events lost for want of buffers is updated when it has grown tenfold, and at the end, as the intervals in which
+        events were lost are; the numbers of refused events are updated at the end, because packets count them, too.
+
+        of_trace: when programs have lost events because they got no buffers
         """
         self.read_declarations()
         if len(self._declared) != self._n_described:
@@ -236,16 +270,26 @@ class Process:
             return True
         if at_end and self._refused() != self._described_refused:
             return True
+        if self._n_lost() > 10 * self._n_described_lost:
+            return True
+        if at_end and self._losses_to_tell(of_trace) != self._described_losses:
+            return True
         return self.origin.is_measured and clocks.mono_ns - self.origin.mono > 2 * self._baseline
 
-    def metadata(self, clocks: Clocks, unbuffered: Unbuffered) -> bytes:
-        """Return the present metadata."""
+    def _n_lost(self) -> int:
+        return sum(one.n_records for intervals in self.losses.values() for one in intervals.kept)
+
+    def metadata(self, clocks: Clocks, unbuffered: Unbuffered, of_trace: losses.Intervals | None = None) -> bytes:
+        """Return the present metadata; of_trace: see has_new_metadata()."""
         self.read_declarations()
         self._n_described = len(self._declared)
         self._baseline = clocks.mono_ns - self.origin.mono
         self._unbuffered = unbuffered
         self._described_refused = self._refused()
-        preamble = ctf.preamble(self.origin, clocks, unbuffered, self._described_refused)
+        self._n_described_lost = self._n_lost()
+        self._described_losses = self._losses_to_tell(of_trace)
+        told = {"loss": self._described_losses}
+        preamble = ctf.preamble(self.origin, clocks, unbuffered, self._described_refused, told)
         return preamble + b"".join(one.text for one in self._declared.values())
 
     def _refused(self) -> dict[str, int]:

@@ -13,6 +13,7 @@ from relayfs_fuse import inotify, native
 from relayfs_fuse.errors import RelayError
 from relayfs_fuse.fs import mounts
 from relayfs_fuse.native import trace as native_trace
+from relayfs_fuse.tracefiles.losses import Intervals
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -103,6 +104,17 @@ def find_store(mount: str | None = None, store: str | None = None) -> str:
         raise RelayError(f"{root.place}: this mount does not tell where its store is; give --store STORE") from error
 
 
+def mount_of(mount: str | None, store: str | None) -> str | None:
+    """Return the mount of the store that find_store() finds; None: there is none, or the store was named. OSError."""
+    if store is not None:
+        return None
+    try:
+        root = find_root(mount)
+    except RelayError:
+        return None
+    return None if root.is_store else root.place
+
+
 def find_mount(mount: str | None = None) -> str | None:
     """Find the mount to work on; see find_root(). Nothing need be mounted there."""
     return mount or native.find_mount()
@@ -122,7 +134,7 @@ class Source:
     number: the id that the trace must have; None: any
     directory: a path of the trace's directory, which stays valid after a server has renamed the directory to remove it
     is_being_removed: whether the server has renamed it
-    unbuffered: the last result of lost_without_buffers(), for the metadata
+    unbuffered, losses: the last result of lost_without_buffers(), and what it has found so far, for the metadata
 
     RelayError: there is no such trace. The inotify descriptor is readable when there may be new directories.
     """
@@ -132,6 +144,7 @@ class Source:
         self.store = store
         self.is_being_removed = False
         self.unbuffered: Unbuffered = (0, 0)
+        self.losses = Intervals()
         with ExitStack() as stack:
             try:
                 self._traces = native_trace.Traces(os.path.join(store, ".traces"))
@@ -178,8 +191,11 @@ class Source:
 
     def lost_without_buffers(self) -> tuple[int, dict[int, int]]:
         """Return how many events trusted programs lost without buffers; and, by user, how many other programs did."""
+        asked_ns = time.time_ns()
         own, by_user = self._traces.lost(self.trace), native_trace.lost_by_user(self.store).get(self.trace.id, {})
         self.unbuffered = own, sum(by_user.values())
+        # Programs that get buffers in the end count there what they have lost before.
+        self.losses.look({"no_buffers": (sum(self.unbuffered), None)}, asked_ns, begins_anew=False)
         return own, by_user
 
     def clocks(self) -> Clocks:

@@ -26,7 +26,7 @@ from relayfs_fuse.reading.heads import check_heads, latest
 from relayfs_fuse.reading.process import REMOVED, RESERVED
 from relayfs_fuse.reading.states import read_states
 from relayfs_fuse.record.full import OutputFullError
-from relayfs_fuse.tracefiles import ctf, thread_names
+from relayfs_fuse.tracefiles import ctf, losses, thread_names
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
@@ -123,6 +123,7 @@ class Recording:
         self._n_quarantined_bytes = 0
         self._threads = thread_names.unpack(output.threads())
         process.learn(ctf.declarations(output.metadata()))
+        process.begin_losses(losses.told(output.metadata()))
         self.update()
 
     def check(self) -> None:
@@ -133,14 +134,14 @@ class Recording:
 
     def _lost(self) -> dict[int, int]:
         with errors_mean_damage():
-            return {cpu: n + self._n_quarantined.get(cpu, 0) for cpu, n in self.process.lost().items()}
+            return self.process.lost()
 
     def update(self, at_end: bool = False) -> None:
         """Write the metadata, if it has changed."""
-        clocks, unbuffered = self._source.clocks(), self._source.unbuffered
+        clocks, unbuffered, of_trace = self._source.clocks(), self._source.unbuffered, self._source.losses
         with errors_mean_damage(".events"):
-            is_new = self.process.has_new_metadata(clocks, unbuffered, at_end)
-            metadata = self.process.metadata(clocks, unbuffered) if is_new else None
+            is_new = self.process.has_new_metadata(clocks, unbuffered, at_end, of_trace)
+            metadata = self.process.metadata(clocks, unbuffered, of_trace) if is_new else None
         if metadata is not None:
             self.output.set_metadata(metadata)
 
@@ -257,6 +258,7 @@ class Recording:
         for one in written:
             if one.n_lost:
                 self._n_quarantined[cpu] += one.n_lost
+                self.process.note_lost(cpu, "damaged", self._n_quarantined[cpu])
                 self._quarantine(cpu, one)
         summary.packets += len(written)
         summary.bytes += sum(one.checked.packet.head.packet_bytes for one in written)
@@ -268,6 +270,7 @@ class Recording:
             # Only the last packet tells how many events an earlier recorder has written to .damaged.
             more = last.events_discarded - packets[0].head.events_discarded if last and self.process.checker else 0
             self._n_quarantined[cpu] = max(0, more)
+            self.process.note_lost(cpu, "damaged", self._n_quarantined[cpu])
         n = self._n_quarantined[cpu]
         for packet in packets if n else []:
             packet.head = packet.head._replace(events_discarded=packet.head.events_discarded + n)
@@ -344,10 +347,13 @@ class Recording:
             if cpu in closed:
                 lost[cpu] += n
                 summary.lost += n
+                self.process.note_lost(cpu, "removed", n)
                 said.append(f"{n} events in cpu{cpu} are lost: {why}")
             else:
                 summary.unwritten += n
                 said.append(f"{n} events in cpu{cpu} are not recorded, and are left there: {why}")
+        self._lost()
+        self.update(at_end=True)
         self.output.close(lost)
         return said
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import time
 from typing import TYPE_CHECKING, Any
 
 from relayfs_fuse.errors import RelayError
@@ -17,7 +18,7 @@ from relayfs_fuse.reading.threads import lock_holders
 from relayfs_fuse.reading.trust import owner
 from relayfs_fuse.record.output import QUARANTINE
 from relayfs_fuse.record.recording import Summary
-from relayfs_fuse.tracefiles import ctf, thread_names
+from relayfs_fuse.tracefiles import ctf, losses, thread_names
 from relayfs_fuse.tracefiles.recorded import read_metadata
 from relayfs_fuse.tracefiles.streams import stream_name
 
@@ -38,15 +39,17 @@ class Snapshot:
     say: called with a line for users when something goes wrong
     check: one of trust.CHECKS
     window: only packets with events between these times, ns since 1970, are written; None: all are
+    mount: where a server shows when events were lost; None: that is not known
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913, PLR0917  # what it is of, and how it is taken
         self,
         source: Source,
         path: str,
         say: Callable[[str], None],
         check: str = "others",
         window: tuple[int, int] | None = None,
+        mount: str | None = None,
     ) -> None:
         self.summary = Summary()
         self._source = source
@@ -54,6 +57,7 @@ class Snapshot:
         self._warn = say
         self._check = check
         self._window = window
+        self._mount = mount
         self._holders = lock_holders()
         os.makedirs(path, exist_ok=True)
         if os.listdir(path):
@@ -61,6 +65,8 @@ class Snapshot:
 
     def take(self, tick: Callable[[], None]) -> None:
         """Take the snapshot. OSError: it cannot be written."""
+        looked_ns = time.time_ns()
+        self._source.losses.begin_with(self._noted(".traces").get(self._source.name, ()), looked_ns)
         self.summary.note_lost_without_buffers(*self._source.lost_without_buffers())
         for name in self._source.processes():
             try:
@@ -95,10 +101,14 @@ class Snapshot:
         os.mkdir(hidden)
         names: Names = {}
         process.note_threads(names, self._holders)
+        looked_ns = time.time_ns()
+        noted = self._noted(os.path.join(".channels", self._source.name, process.name, "cpu"))
+        process.begin_losses(noted, looked_ns if noted else 0)
         try:
             with errors_mean_damage():
                 process.flush()
                 process.check_size()
+                process.lost()
             for cpu, why in process.unfinished.items():
                 self._warn(f"{process.name}: the last events in cpu{cpu} are not in it: {why}")
             for cpu, consumer in process.buffers.items():
@@ -117,7 +127,17 @@ class Snapshot:
 
     def _metadata(self, process: Process) -> bytes:
         with errors_mean_damage(".events"):
-            return process.metadata(self._source.clocks(), self._source.unbuffered)
+            return process.metadata(self._source.clocks(), self._source.unbuffered, self._source.losses)
+
+    def _noted(self, path: str) -> dict[str, list[losses.Interval]]:
+        """Return what the server has noted of losses in a directory of the mount, by buffer or trace."""
+        if self._mount is None:
+            return {}
+        try:
+            with open(os.path.join(self._mount, path, "losses"), encoding="utf-8") as file:
+                return losses.parse(file.read().splitlines())
+        except OSError:
+            return {}  # no server answers, or the process is not shown there
 
     def _window_ticks(self, process: Process) -> tuple[int, int]:
         """Return the window by the process's clock."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Protocol
@@ -256,14 +256,20 @@ def metadata(events: bytes, clocks: Clocks, unbuffered: Unbuffered = (0, 0)) -> 
 
 
 def preamble(
-    origin: Origin, clocks: Clocks, unbuffered: Unbuffered, refused: Mapping[str, int] = MappingProxyType({})
+    origin: Origin,
+    clocks: Clocks,
+    unbuffered: Unbuffered,
+    refused: Mapping[str, int] = MappingProxyType({}),
+    told: Mapping[str, Sequence[str]] = MappingProxyType({}),
 ) -> bytes:
     """Return the metadata before the declarations.
 
     refused: of REFUSED; what is missing is unknown
+    told: further texts for the environment, numbered by their names, such as `loss`: loss_0 = "..."
     """
     freq, offset_s, offset = _conversion(origin, clocks)
     env = _environment(origin, unbuffered, refused)
+    env += "".join(f'\t{name}_{i} = "{text}";\n' for name, texts in told.items() for i, text in enumerate(texts))
     text = _PREAMBLE.format(
         line=origin.line, uuid=origin.uuid, types=_TYPES, env=env, clock=origin.clock,
         boot=origin.boot, description=CLOCKS[origin.clock].description, freq=freq, offset_s=offset_s, offset=offset,

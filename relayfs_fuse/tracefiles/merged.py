@@ -7,14 +7,17 @@ from fnmatch import fnmatchcase
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from relayfs_fuse.native.merge import EVER, EventKind, Merge, MergedProcess
+from relayfs_fuse.native.merge import CAUSES, EVER, NO_CPU, EventKind, Loss, Merge, MergedProcess
+from relayfs_fuse.tracefiles.ctf import NS
+from relayfs_fuse.tracefiles.losses import NO_BUFFER
 from relayfs_fuse.tracefiles.streams import stream_name
 from relayfs_fuse.tracefiles.thread_names import THREADS_MAX
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from relayfs_fuse.tracefiles.ctf import Declaration
+    from relayfs_fuse.tracefiles.losses import Interval
     from relayfs_fuse.tracefiles.recorded import Part, Recording
     from relayfs_fuse.tracefiles.thread_names import Names
 
@@ -30,6 +33,8 @@ def merge(
     merged = Merge(since, until, condition)
     # In a rotated recording, several directories can each have a part of the same process.
     identities: dict[str, int] = {}
+    # The last directory of a process has all intervals.
+    known = {part.origin.line: part.losses for part in parts if part.losses}
     try:
         for part, names in zip(parts, thread_names_of(parts), strict=True):
             identity = identities.setdefault(part.origin.line, len(identities))
@@ -37,12 +42,38 @@ def merge(
             number = merged.add_process(process)
             for (vpid, tid), name in names.items():
                 merged.name_thread(number, process.pid or vpid, tid, name)
+            merged.explain(number, _losses_of(known.get(part.origin.line, {})))
             for cpu, paths in part.streams.items():
                 merged.add_files(number, cpu, paths)
+        _add_lost(merged, parts, len(identities))
     except BaseException:
         merged.close()
         raise
     return merged
+
+
+def _losses_of(losses: Mapping[str, Sequence[Interval]]) -> list[Loss]:
+    """Return why events were lost that are missing in a part."""
+    return [
+        Loss(one.since_ns, one.until_ns, one.n_records, CAUSES.get(one.cause, 0), int(buffer))
+        for buffer, intervals in losses.items()
+        if buffer.isdecimal() and int(buffer) < NO_CPU
+        for one in intervals
+    ]
+
+
+def _add_lost(merged: Merge, parts: Sequence[Part], identity: int) -> None:
+    """Add what programs have lost because they got no buffers; the part that was written last knows most of it."""
+    newest = max(parts, key=lambda part: part.changed_ns)
+    intervals = newest.losses.get(NO_BUFFER)
+    if not intervals:
+        return
+    number = merged.add_process(MergedProcess(newest.origin.trace, 0, identity, (), (NS, 0, 0), ()))
+    begin = newest.origin.real
+    losses = [
+        Loss(max(begin, one.since_ns), one.until_ns, one.n_records, CAUSES.get(one.cause, 0)) for one in intervals
+    ]
+    merged.add_lost(number, sorted(losses, key=lambda loss: loss.until))
 
 
 def unread(merged: Merge, recording: Recording) -> str | None:

@@ -22,12 +22,14 @@ import zstandard
 from relayfs_fuse.errors import RelayError
 from relayfs_fuse.tracefiles import ctf, thread_names
 from relayfs_fuse.tracefiles.ctf import Origin
+from relayfs_fuse.tracefiles.losses import told
 from relayfs_fuse.tracefiles.streams import stream_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from relayfs_fuse.tracefiles.ctf import Declaration
+    from relayfs_fuse.tracefiles.losses import Interval
     from relayfs_fuse.tracefiles.thread_names import Names
 
 _METADATA = "metadata"
@@ -67,6 +69,7 @@ class Part:
     changed_ns: when the metadata was written, in ns since 1970
     streams: by CPU, or STATE_CPU, the files of the stream in order
     threads: names of threads, as far as the recorder has seen them
+    losses: when and why events were lost, by buffer or NO_BUFFER
     """
 
     path: str
@@ -77,6 +80,7 @@ class Part:
     changed_ns: int = 0
     streams: dict[int, list[str]] = field(default_factory=dict)
     threads: Names = field(default_factory=dict)
+    losses: dict[str, list[Interval]] = field(default_factory=dict)
 
 
 def _of_channel(directory: str) -> str:
@@ -104,7 +108,8 @@ def read_metadata(path: str, text: bytes) -> Part:
         raise ValueError("it tells of no clock")
     context = _CONTEXT.search(text)
     names = re.findall(r" _(\w+);", context[1].decode("ascii")) if context else []
-    return Part(path, origin, Clock(*map(int, clock.groups())), tuple(names), tuple(ctf.declarations(text)))
+    declarations = tuple(ctf.declarations(text))
+    return Part(path, origin, Clock(*map(int, clock.groups())), tuple(names), declarations, losses=told(text))
 
 
 class Recording:

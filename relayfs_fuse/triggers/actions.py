@@ -182,7 +182,7 @@ class Actions:
         before, after = action.command.window
         window = (action.time - before, action.time + after) if before else (0, EVER)
         with closing(Source(self._trace, self._store, self._number)) as source:
-            snapshot = Snapshot(source, path, lambda _: None, "others", window)
+            snapshot = Snapshot(source, path, lambda _: None, "others", window, self._mount)
             snapshot.take(lambda: None)
         return snapshot.summary.is_incomplete
 

@@ -37,6 +37,7 @@ class Loss:
     ns: int
     interface: Interface
     n: int
+    cause: str | None
 
 
 @dataclass
@@ -102,11 +103,13 @@ def parse(data: bytes) -> Capture:
             capture.interfaces.append(interfaces[-1])
         elif kind == INTERFACE_STATISTICS:
             number, high, low = struct.unpack_from("<III", body)
-            (lost,) = struct.unpack("<Q", options(body, 12)[ISB_OSDROP])
+            found = options(body, 12)
+            (lost,) = struct.unpack("<Q", found[ISB_OSDROP])
+            cause = found[OPT_COMMENT].decode() if OPT_COMMENT in found else None
             interface = interfaces[number]
             assert lost >= interface.lost
             if lost > interface.lost:
-                capture.losses.append(Loss(times[number], high << 32 | low, interface, lost - interface.lost))
+                capture.losses.append(Loss(times[number], high << 32 | low, interface, lost - interface.lost, cause))
             interface.lost, times[number] = lost, high << 32 | low
         elif kind == ENHANCED_PACKET:
             number, high, low, captured, original = struct.unpack_from("<5I", body)

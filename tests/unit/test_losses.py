@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from relayfs_fuse.fs.kinds import losses
-from relayfs_fuse.fs.kinds.losses import KEPT_MAX, Intervals
+from relayfs_fuse.tracefiles import losses
+from relayfs_fuse.tracefiles.losses import KEPT_MAX, Intervals
 
 
 @dataclass

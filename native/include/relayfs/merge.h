@@ -85,6 +85,42 @@ int relay_merge_name_thread(struct relay_merge *merge, int process, uint32_t pid
 int relay_merge_add_files(struct relay_merge *merge, int process, uint32_t cpu, const char *const *paths,
                           size_t n_paths);
 
+/* Why events were lost. */
+enum relay_loss_cause {
+	RELAY_LOSS_UNKNOWN = 0,
+	RELAY_LOSS_FULL = 1,        /* the buffer was full, or had no memory */
+	RELAY_LOSS_TOO_LARGE = 2,   /* longer than a sub-buffer */
+	RELAY_LOSS_DISABLED = 3,    /* the buffer was disabled */
+	RELAY_LOSS_OVERWRITTEN = 4, /* before they were read */
+	RELAY_LOSS_TORN = 5,        /* their producer never completed them */
+	RELAY_LOSS_NO_BUFFERS = 6,  /* their program could get no buffers */
+	RELAY_LOSS_DAMAGED = 7,     /* they were no valid events */
+	RELAY_LOSS_REMOVED = 8,     /* their buffer was removed before they were read */
+	RELAY_N_LOSS_CAUSES
+};
+
+/* Return the word for a cause, as in .channels/PATH/losses. NULL: it is RELAY_LOSS_UNKNOWN, or none of these. */
+const char *relay_loss_cause_name(uint32_t cause);
+
+/* So many events were lost for one cause between two times, ns since 1970. */
+struct relay_loss {
+	uint64_t since, until;
+	uint64_t records;
+	uint32_t cause; /* enum relay_loss_cause */
+	uint32_t cpu;
+};
+
+enum { RELAY_NO_CPU = 0x7ffffffe }; /* the cpu of a stream without buffers */
+
+/* Tell why events of a process were lost, for relay_merge_add_files(): losses that packets count are given out with the
+ * causes of intervals that overlap them. Packets say how many were lost, also if the intervals do not. Call it before the first
+ * event is output. 0; -ENOMEM; -EINVAL: there is no such process or cause. */
+int relay_merge_explain(struct relay_merge *merge, int process, const struct relay_loss *losses, size_t n);
+
+/* Add a stream of losses that no packet counts, in the order of `until`. The process's clock must be ns since 1970. 0; -ENOMEM;
+ * -EINVAL: there is no such process or cause, or the order is wrong. */
+int relay_merge_add_lost(struct relay_merge *merge, int process, const struct relay_loss *losses, size_t n);
+
 /*
  * Add the stream of a CPU as a buffer to which programs may be writing: of a trace, or of a channel with `times`, whose
  * records are events of id 0 with a field of the type bytes. Its data is consumed only by

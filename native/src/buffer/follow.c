@@ -64,7 +64,7 @@ struct found {
 	struct relay_walk walk;
 	struct relay_plan plan;
 	struct relay_span spans[2];
-	uint64_t before, base, lost; /* new values for the same fields of struct relay_follow */
+	uint64_t before, base, lost, refused; /* new values for the same fields of struct relay_follow */
 };
 
 /* Compute `before`, `base` and `lost`. Returns 0 or -EBADMSG. */
@@ -87,6 +87,7 @@ static int count_lost(const struct relay_follow *follow, struct found *found)
 	    relay_damage_above(damage, "relay_subbuf[].start_records", number, records, RELAY_RECORDS_MASK) ||
 	    relay_damage_below(damage, "relay_subbuf[].start_records", number, records, found->before))
 		return -EBADMSG;
+	found->refused = lost > found->base + follow->refused ? lost - found->base : follow->refused;
 	lost += records - found->before;
 	/* A record that was refused while the next sub-buffer began may be in an earlier relay_lost() and not in
 	 * start_lost. */
@@ -131,9 +132,11 @@ static int find_subbuf(struct relay_follow *follow, struct found *found)
 		return -EBADMSG;
 	if (follow->number > last)
 		return 0;
+	const uint64_t number = follow->number, offset = follow->offset;
 	if (relay_is_lapped(buf, head, follow->number))
 		move_to(follow, relay_oldest(buf, head));
 	pass_freed_holes(follow, &found->consumer);
+	follow->n_jumps += follow->number != number || follow->offset != offset;
 	return follow->number <= last;
 }
 
@@ -230,6 +233,7 @@ static int copy_piece(struct relay_follow *follow, struct relay_piece *piece, vo
 		follow->before = found.before;
 		follow->base = found.base;
 		follow->lost = found.lost;
+		follow->refused = found.refused;
 		if (result != 1 || piece->length)
 			return result;
 		relay_follow_pass(follow, piece, 0, 0);
@@ -274,6 +278,8 @@ int relay_follow_end(struct relay_follow *follow)
 	if (!follow->has_begun || walk.head_records < passed || refused > INT64_MAX)
 		return 0;
 	uint64_t lost = refused + walk.head_records - passed;
+	if (refused > follow->base + follow->refused)
+		follow->refused = refused - follow->base;
 	if (lost > follow->base + follow->lost)
 		follow->lost = lost - follow->base;
 	return 0;

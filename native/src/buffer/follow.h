@@ -12,6 +12,8 @@ struct relay_follow {
 	uint64_t number, offset; /* start of the next piece: sub-buffer, and offset in it; 0: at its first record */
 	uint64_t before, here;   /* records passed: before this sub-buffer, and in it */
 	uint64_t base, lost;     /* refused records that do not count, from before the first piece; lost records */
+	uint64_t refused;        /* of `lost`, those that the buffer has refused */
+	uint64_t n_jumps;        /* how often records were passed over, because they were overwritten or consumed */
 	uint64_t holes;          /* relay_n_holes() when this reader was not behind the consumer */
 	uint32_t resets;         /* relay_control.resets, to which the other fields belong */
 	bool has_begun;          /* `before` and `base` are set */

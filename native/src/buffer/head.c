@@ -29,15 +29,19 @@ int relay_buf_full(struct rchan_buf *buf)
 	return relay_pos_number(buf, head) - relay_pos_number(buf, consumed) >= buf->n_subbufs;
 }
 
-uint64_t relay_lost(const struct rchan_buf *buf)
+void relay_lost_by_cause(const struct rchan_buf *buf, uint64_t records[3])
 {
 	const struct relay_control *control = buf->control;
 	const struct relay_latch *const latches[] = {&control->lost_full, &control->lost_too_large,
 	                                             &control->lost_disabled};
-	uint64_t sum = 0, records, bytes;
-	for (size_t i = 0; i < sizeof(latches) / sizeof(latches[0]); i++) {
-		relay_latch_read_or_zero(latches[i], &records, &bytes);
-		sum += records;
-	}
-	return sum;
+	uint64_t bytes;
+	for (size_t i = 0; i < sizeof(latches) / sizeof(latches[0]); i++)
+		relay_latch_read_or_zero(latches[i], &records[i], &bytes);
+}
+
+uint64_t relay_lost(const struct rchan_buf *buf)
+{
+	uint64_t records[3];
+	relay_lost_by_cause(buf, records);
+	return records[0] + records[1] + records[2];
 }

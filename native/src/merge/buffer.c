@@ -25,6 +25,9 @@ static void tell(struct followed_buffer *buffer)
 	buffer->followed.offset = buffer->follow.offset;
 	buffer->followed.resets = buffer->follow.resets;
 	buffer->followed.lost = buffer->follow.lost;
+	buffer->followed.refused = buffer->follow.refused;
+	buffer->followed.base = buffer->follow.base;
+	buffer->followed.n_jumps = buffer->follow.n_jumps;
 }
 
 /* Correct the times of all records of the piece, except a last one that is cut. */
@@ -96,6 +99,11 @@ static bool head(struct relay_followed *followed, uint64_t *number)
 	return true;
 }
 
+static void count_refused(struct relay_followed *followed, uint64_t records[RELAY_N_REFUSALS])
+{
+	relay_lost_by_cause(((struct followed_buffer *)followed)->follow.buf, records);
+}
+
 static void close_buffer(struct relay_followed *followed)
 {
 	free(followed);
@@ -115,6 +123,7 @@ int relay_merge_add_buffer(struct relay_merge *merge, int process, uint32_t cpu,
 	                                           .end = end,
 	                                           .consume = consume,
 	                                           .head = head,
+	                                           .count_refused = count_refused,
 	                                           .close = close_buffer,
 	                                           .ahead = buf->n_subbufs,
 	                                           .longest = buf->subbuf_size};

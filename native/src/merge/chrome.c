@@ -79,8 +79,9 @@ static void put_arguments(struct relay_output *output, const struct relay_event 
 	relay_put_text(output, ",\"args\":");
 	if (event->lost) {
 		relay_put_number(output, "{\"events\":", event->lost);
-		if (event->stream->cpu != RELAY_STATE_CPU)
+		if (relay_is_of_cpu(event))
 			relay_put_number(output, ",\"cpu\":", event->stream->cpu);
+		relay_put_cause(output, ",\"cause\":\"", event, "\"");
 		relay_put_byte(output, '}');
 	} else if (mark->type == 'C') {
 		relay_put_text(output, "{\"value\":");

@@ -95,6 +95,17 @@ void relay_put_number(struct relay_output *output, const char *before, uint64_t 
 	relay_put_u64(output, number);
 }
 
+void relay_put_cause(struct relay_output *output, const char *before, const struct relay_event *event,
+                     const char *after)
+{
+	const char *cause = relay_loss_cause_name(event->cause);
+	if (!cause)
+		return;
+	relay_put_text(output, before);
+	relay_put_text(output, cause);
+	relay_put_text(output, after);
+}
+
 void relay_put_event_name(struct relay_output *output, const struct relay_event *event)
 {
 	relay_put_text(output, event->declared->provider);

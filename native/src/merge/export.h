@@ -35,6 +35,10 @@ struct relay_value relay_record_of(const struct relay_event *event);
 /* Write the text `before` and a number. */
 void relay_put_number(struct relay_output *output, const char *before, uint64_t number);
 
+/* Write the word for the cause of a loss, between two texts; nothing, if the cause is not known. */
+void relay_put_cause(struct relay_output *output, const char *before, const struct relay_event *event,
+                     const char *after);
+
 /* Write {"NAME":VALUE,...} with an event's fields, except those for whose names leaves_out() returns true. Structs are
  * objects. leaves_out may be NULL. */
 void relay_put_json_fields(struct relay_output *output, const struct relay_event *event,

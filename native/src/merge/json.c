@@ -3,7 +3,8 @@
  * A JSON object a line:
  *
  *     {"ns":1700000000123456789,"process":"app","pid":42,"tid":43,"cpu":0,"event":"server:request","fields":{"id":7}}
- *     {"ns":1700000000123456790,"process":"app","pid":42,"cpu":0,"lost":3,"since":1700000000123456789}
+ *     {"ns":1700000000123456790,"process":"app","pid":42,"cpu":0,"lost":3,"since":1700000000123456789,
+ *      "cause":"full"}
  *
  * An event that has a level has it before its name: "level":"err". Fields of the type bytes are strings of hexadecimal
  * digits. An enum's value is its label, a string, if it has one, and otherwise a number. Structs are objects. NaN and the
@@ -83,13 +84,14 @@ static void put_event(struct relay_encoder *encoder, struct relay_output *output
 		relay_put_number(output, ",\"tid\":", relay_event_tid(event));
 	if (event->stream->cpu == RELAY_STATE_CPU)
 		relay_put_text(output, ",\"state\":true");
-	else
+	else if (relay_is_of_cpu(event))
 		relay_put_number(output, ",\"cpu\":", event->stream->cpu);
 	if (json->marks_late && event->is_late)
 		relay_put_text(output, ",\"late\":true");
 	if (event->lost) {
 		relay_put_number(output, ",\"lost\":", event->lost);
 		relay_put_number(output, ",\"since\":", event->since);
+		relay_put_cause(output, ",\"cause\":\"", event, "\"");
 	} else {
 		put_level(output, event);
 		relay_put_text(output, ",\"event\":\"");

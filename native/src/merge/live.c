@@ -30,6 +30,7 @@ enum {
 struct chunk {
 	struct chunk *next;
 	struct relay_packet head;
+	uint64_t lost[RELAY_N_LOSS_CAUSES]; /* since the packet before */
 	size_t length;
 	unsigned char events[];
 };
@@ -51,7 +52,12 @@ struct live_source {
 	/* floor, pending: in ticks; no later event is older than `floor`, which becomes `pending` after followed->number has
 	 * exceeded pending_number; 0: none. pending_number: in units of followed->number. */
 	uint64_t floor, pending, pending_number;
-	uint64_t n_told; /* followed->lost in the last packet that was put into the queue */
+	/* followed->lost and followed->refused in the last packet that was put into the queue; and the refused events of each
+	 * cause up to it, from the beginning of the memory. */
+	uint64_t n_told, n_refused_told, refused[RELAY_N_REFUSALS];
+	bool has_base; /* `refused` has those of followed->base */
+	uint64_t n_left, n_left_told,
+	    n_jumps_told; /* events or sub-buffers that followed->leave() has left; and up to that packet */
 };
 
 static uint64_t seconds(const struct live_source *live, uint64_t n)
@@ -79,8 +85,50 @@ static void raise_floor(struct live_source *live)
 static void begin_anew(struct live_source *live, uint64_t before)
 {
 	live->pending = 0;
+	memset(live->refused, 0, sizeof(live->refused));
+	live->n_refused_told = 0;
 	live->floor = before > live->floor ? before : live->floor;
 	live->time = before > live->time ? before : live->time;
+}
+
+/* Move as many of `left` refused events to `refused`, by cause, as the counts say; return how many are left. */
+static uint64_t take_refused(struct live_source *live, const uint64_t counts[RELAY_N_REFUSALS], uint64_t left,
+                             uint64_t *parts)
+{
+	for (uint32_t i = 0; i < RELAY_N_REFUSALS; i++) {
+		const uint64_t more = counts[i] > live->refused[i] ? counts[i] - live->refused[i] : 0;
+		const uint64_t part = more < left ? more : left;
+		live->refused[i] += part;
+		left -= part;
+		if (parts)
+			parts[RELAY_LOSS_FULL + i] = part;
+	}
+	return left;
+}
+
+/* Divide what was lost since the last packet among its causes. The counts of refused events are those of this moment, so they
+ * may be more than the reader has found to be lost; of several causes, the first is then supposed. */
+static void divide(struct live_source *live, uint64_t parts[RELAY_N_LOSS_CAUSES])
+{
+	const struct relay_followed *followed = live->followed;
+	uint64_t counts[RELAY_N_REFUSALS];
+	memset(parts, 0, RELAY_N_LOSS_CAUSES * sizeof(*parts));
+	if (followed->lost <= live->n_told)
+		return;
+	live->followed->count_refused(live->followed, counts);
+	if (!live->has_base)
+		take_refused(live, counts, followed->base, NULL);
+	live->has_base = true;
+	const uint64_t lost = followed->lost - live->n_told;
+	uint64_t refused = followed->refused > live->n_refused_told ? followed->refused - live->n_refused_told : 0;
+	refused = refused < lost ? refused : lost;
+	parts[RELAY_LOSS_UNKNOWN] = take_refused(live, counts, refused, parts);
+	const uint32_t cause = live->n_left > live->n_left_told         ? RELAY_LOSS_DAMAGED
+	                       : followed->n_jumps > live->n_jumps_told ? RELAY_LOSS_OVERWRITTEN
+	                                                                : RELAY_LOSS_TORN;
+	parts[cause] += lost - refused;
+	live->n_left_told = live->n_left;
+	live->n_jumps_told = followed->n_jumps;
 }
 
 /* Append a packet with the first `length` bytes of `copy` to the queue. */
@@ -89,12 +137,14 @@ static void put(struct live_source *live, struct chunk *chunk, uint64_t begin, u
 	chunk->next = NULL;
 	chunk->head = (struct relay_packet){
 	    .events_discarded = live->followed->lost, .timestamp_begin = begin, .timestamp_end = end};
+	divide(live, chunk->lost);
 	chunk->length = length;
 	memcpy(chunk->events, live->copy, length);
 	*live->last = chunk;
 	live->last = &chunk->next;
 	live->source.queued += sizeof(*chunk) + length;
 	live->n_told = live->followed->lost;
+	live->n_refused_told = live->followed->refused;
 	live->told = live->looked;
 }
 
@@ -125,6 +175,7 @@ static size_t pass(struct live_source *live, uint64_t begin, uint64_t latest)
 	bool is_short = checked.fault == RELAY_PACKET_CUT || checked.fault == RELAY_PACKET_FIELDS;
 	if (checked.fault && !is_cut && !(is_short && grow(live))) {
 		followed->leave(followed);
+		live->n_left++;
 		live->source.n_damaged++;
 	}
 	if (checked.n_events)
@@ -215,6 +266,8 @@ static int next_packet(struct relay_source *source, struct relay_source_packet *
 		live->last = live->first ? live->last : &live->first;
 		live->source.queued -= sizeof(*live->given) + live->given->length;
 		packet->head = live->given->head;
+		packet->tells_causes = true;
+		memcpy(packet->lost, live->given->lost, sizeof(packet->lost));
 		packet->events = live->given->events;
 		packet->length = live->given->length;
 		note_behind(live);

@@ -7,6 +7,9 @@
 #include "buffer/follow.h"
 #include "merge/merge.h"
 
+/* The causes of refusals, the first of which is RELAY_LOSS_FULL. */
+enum { RELAY_N_REFUSALS = 3 };
+
 /* A relay buffer or a ring: the first member of struct followed_buffer (buffer.c) or struct followed_ring (ring.c). */
 struct relay_followed {
 	/* Copy the next piece, which holds events in the format of a packet, and fill in `piece`. Returns as
@@ -23,13 +26,19 @@ struct relay_followed {
 	void (*consume)(struct relay_followed *followed);
 	/* Load the position up to which programs have written, in units of `number` below. false: it is not known now. */
 	bool (*head)(struct relay_followed *followed, uint64_t *number);
+	/* Count the events that the memory has refused since it was made: as it was full, they were too large, it was disabled. */
+	void (*count_refused)(struct relay_followed *followed, uint64_t records[RELAY_N_REFUSALS]);
 	void (*close)(struct relay_followed *followed);
 
 	/* The position of the reader. number: the sub-buffer, and `offset` the offset in it; or the position in the ring. */
 	uint64_t number, offset;
-	uint64_t ahead;     /* the most by which the result of head() can exceed `number` */
-	uint32_t resets;    /* as relay_follow.resets */
-	uint64_t lost;      /* as relay_follow.lost */
+	uint64_t ahead;  /* the most by which the result of head() can exceed `number` */
+	uint32_t resets; /* as relay_follow.resets */
+	uint64_t lost;   /* as relay_follow.lost */
+	uint64_t
+	    refused; /* of `lost`, those that the memory has refused; and before, `base` were refused that do not count */
+	uint64_t base;
+	uint64_t n_jumps;   /* as relay_follow.n_jumps */
 	uint64_t longest;   /* the most bytes of an event */
 	uint64_t n_damaged; /* records with times in the future, which relay_times_next() has replaced */
 	struct relay_piece piece;

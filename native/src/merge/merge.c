@@ -133,6 +133,18 @@ int relay_merge_name_thread(struct relay_merge *merge, int process, uint32_t pid
 	return relay_traced_name_thread(merge->processes[process], pid, tid, name);
 }
 
+int relay_merge_explain(struct relay_merge *merge, int process, const struct relay_loss *losses, size_t n)
+{
+	if (!relay_merge_process(merge, process))
+		return -EINVAL;
+	struct relay_traced *traced = merge->processes[process];
+	traced->losses = traced->losses ? traced->losses : relay_losses_new();
+	int err = traced->losses ? 0 : -ENOMEM;
+	for (size_t i = 0; i < n && !err; i++)
+		err = losses[i].cause < RELAY_N_LOSS_CAUSES ? relay_losses_add(traced->losses, &losses[i]) : -EINVAL;
+	return err;
+}
+
 const struct relay_traced *relay_merge_process(const struct relay_merge *merge, int process)
 {
 	return process >= 0 && (uint32_t)process < merge->n_processes ? merge->processes[process] : NULL;

@@ -8,7 +8,7 @@
  *                             or a buffer ("app-42 cpu0", of channels "cpu0"); if_description is an object of JSON
  *     Enhanced Packet         an event: its context and fields; or a record
  *     Interface Statistics    a loss: two, of the times between which events were lost; isb_osdrop is what the buffer has
- *                             lost since the section began
+ *                             lost since the section began, and the opt_comment of the later one the cause, if it is known
  *
  * Objects in if_description:
  *
@@ -292,11 +292,15 @@ static struct interface *interface_of(struct pcapng_encoder *pcapng, struct rela
 
 /* --- events --- */
 
-static void put_statistics(struct relay_output *output, const struct interface *interface, uint64_t time)
+/* cause: of what was lost up to this time; NULL: it is not known, or nothing was lost since the last ones */
+static void put_statistics(struct relay_output *output, const struct interface *interface, uint64_t time,
+                           const char *cause)
 {
 	size_t statistics = begin_block(output, BLOCK_STATISTICS);
 	put_u32(output, interface->number - 1);
 	put_time(output, time);
+	if (cause)
+		put_option(output, OPTION_COMMENT, cause, (uint16_t)strlen(cause));
 	put_option(output, STATISTICS_LOST, &interface->lost, sizeof(interface->lost));
 	put_option(output, OPTION_END, NULL, 0);
 	end_block(output, statistics);
@@ -305,9 +309,9 @@ static void put_statistics(struct relay_output *output, const struct interface *
 static void put_loss(struct pcapng_encoder *pcapng, struct relay_output *output, const struct relay_event *event)
 {
 	struct interface *interface = interface_of(pcapng, output, event, true);
-	put_statistics(output, interface, event->since);
+	put_statistics(output, interface, event->since, NULL);
 	interface->lost += event->lost;
-	put_statistics(output, interface, event->time);
+	put_statistics(output, interface, event->time, relay_loss_cause_name(event->cause));
 }
 
 static void put_packet(struct pcapng_encoder *pcapng, struct relay_output *output, const struct relay_event *event)

@@ -340,12 +340,23 @@ static void put_named_number(struct relay_output *output, const char *name, uint
 	end_message(output, annotation);
 }
 
+static void put_named_text(struct relay_output *output, const char *name, const char *text)
+{
+	size_t annotation = begin_message(output, EVENT_ANNOTATION);
+	put_string(output, ANNOTATION_NAME, name, strlen(name));
+	put_string(output, ANNOTATION_STRING, text, strlen(text));
+	end_message(output, annotation);
+}
+
 static void put_loss(struct relay_output *output, const struct relay_event *event)
 {
+	const char *cause = relay_loss_cause_name(event->cause);
 	put_string(output, EVENT_NAME, "lost", 4);
 	put_named_number(output, "events", event->lost);
-	if (event->stream->cpu != RELAY_STATE_CPU)
+	if (relay_is_of_cpu(event))
 		put_named_number(output, "cpu", event->stream->cpu);
+	if (cause)
+		put_named_text(output, "cause", cause);
 }
 
 static void put_counter(struct relay_output *output, const struct relay_value *value)

@@ -5,7 +5,7 @@
  *
  *     {"ns":1700000000123456789,"cpu":0,"record":"the text\n"}
  *     {"ns":1700000000123456790,"cpu":1,"base64":"AP8="}                                      a record that is no UTF-8
- *     {"ns":1700000000123456791,"cpu":1,"lost":3,"since":1700000000123456789}
+ *     {"ns":1700000000123456791,"cpu":1,"lost":3,"since":1700000000123456789,"cause":"full"}
  *
  * With options.marks_late, an object has "late":true if its record is older than one that was output before it. In
  * RELAY_EXPORT_RECORDS, lines that begin with "# " report losses, and precede late records.
@@ -34,7 +34,9 @@ static void put_line(struct relay_encoder *encoder, struct relay_output *output,
 		relay_put_number(output, "# cpu ", event->stream->cpu);
 	if (event->lost) {
 		relay_put_number(output, ": ", event->lost);
-		relay_put_text(output, event->lost == 1 ? " record is lost\n" : " records are lost\n");
+		relay_put_text(output, event->lost == 1 ? " record is lost" : " records are lost");
+		relay_put_cause(output, ": ", event, "");
+		relay_put_byte(output, '\n');
 		return;
 	}
 	if (is_late)
@@ -54,6 +56,7 @@ static void put_object(struct relay_encoder *encoder, struct relay_output *outpu
 	if (event->lost) {
 		relay_put_number(output, ",\"lost\":", event->lost);
 		relay_put_number(output, ",\"since\":", event->since);
+		relay_put_cause(output, ",\"cause\":\"", event, "\"");
 		relay_put_text(output, "}\n");
 		return;
 	}

@@ -24,6 +24,11 @@ static void tell(struct followed_ring *ring)
 {
 	ring->followed.number = ring->follow.counts.position;
 	ring->followed.lost = relay_ring_follow_lost(&ring->follow) + ring->n_left;
+	ring->followed.n_jumps = ring->follow.counts.missed + ring->follow.foreign;
+	ring->followed.base = ring->follow.refused;
+	/* What was missed is no more than what is lost, unless another program stores wrong counts. */
+	const uint64_t others = ring->n_left + ring->follow.counts.missed + (ring->follow.foreign > 0);
+	ring->followed.refused = ring->followed.lost > others ? ring->followed.lost - others : 0;
 }
 
 static void put_head(unsigned char *to, uint64_t time, size_t length)
@@ -109,6 +114,11 @@ static bool head(struct relay_followed *followed, uint64_t *number)
 	return true;
 }
 
+static void count_refused(struct relay_followed *followed, uint64_t records[RELAY_N_REFUSALS])
+{
+	relay_ring_lost_by_cause(((struct followed_ring *)followed)->follow.ring, records);
+}
+
 static void close_ring(struct relay_followed *followed)
 {
 	free(followed);
@@ -127,6 +137,7 @@ int relay_merge_add_ring(struct relay_merge *merge, int process, uint32_t cpu, s
 	                                             .leave = leave,
 	                                             .end = end,
 	                                             .head = head,
+	                                             .count_refused = count_refused,
 	                                             .close = close_ring,
 	                                             .ahead = ring->size,
 	                                             .longest = ring->size + sizeof(struct relay_timed_head)};

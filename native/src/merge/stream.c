@@ -73,6 +73,7 @@ void relay_traced_free(struct relay_traced *traced)
 	relay_layouts_free(traced->layouts);
 	relay_filter_free(traced->filter);
 	relay_chosen_free(traced->chosen);
+	relay_losses_free(traced->losses);
 	for (uint32_t i = 0; i < traced->n_threads; i++)
 		free(traced->threads[i].name);
 	free(traced->threads);
@@ -124,6 +125,11 @@ uint32_t relay_event_pid(const struct relay_event *event)
 uint32_t relay_event_tid(const struct relay_event *event)
 {
 	return context_word(event, event->stream->traced->vtid_at);
+}
+
+bool relay_is_of_cpu(const struct relay_event *event)
+{
+	return event->stream->cpu != RELAY_STATE_CPU && event->stream->cpu != RELAY_NO_CPU;
 }
 
 const char *relay_event_level(const struct relay_event *event)
@@ -191,16 +197,49 @@ static bool next_in_packet(struct relay_stream *stream)
 	return false;
 }
 
+/* Make the loss for the next cause the next event. false: there is none. */
+static bool next_loss(struct relay_stream *stream)
+{
+	/* Last those of which no cause is known. */
+	for (uint32_t i = 1; i <= RELAY_N_LOSS_CAUSES; i++) {
+		const uint32_t cause = i % RELAY_N_LOSS_CAUSES;
+		if (!stream->lost[cause])
+			continue;
+		stream->event = (struct relay_event){.time = stream->lost_time,
+		                                     .stream = stream,
+		                                     .lost = stream->lost[cause],
+		                                     .since = stream->lost_since,
+		                                     .cause = cause};
+		stream->lost[cause] = 0;
+		return true;
+	}
+	return false;
+}
+
+/* Note how many events were lost before a packet, by cause. Events may also be lost while the packet is written; an empty
+ * packet tells of losses that may be later, as it does at the end of a recording. */
+static void note_loss(struct relay_stream *stream, const struct relay_source_packet *packet)
+{
+	const uint64_t lost = packet->head.events_discarded - stream->discarded;
+	const uint64_t end =
+	    packet->length ? relay_traced_time(stream->traced, packet->head.timestamp_end) : UINT64_MAX;
+	stream->lost_time = relay_traced_time(stream->traced, packet->head.timestamp_begin);
+	stream->lost_since = relay_traced_time(stream->traced, stream->last_end);
+	if (packet->tells_causes)
+		memcpy(stream->lost, packet->lost, sizeof(stream->lost));
+	else
+		relay_losses_divide(stream->traced->losses, stream->cpu, stream->lost_since, end, lost, stream->lost);
+}
+
 /* Begin a packet. true: stream->event is a loss that comes before its events. */
 static bool enter(struct relay_stream *stream, const struct relay_source_packet *packet)
 {
 	const struct relay_packet *head = &packet->head;
-	const bool has_lost = stream->has_packets && head->events_discarded > stream->discarded;
 	const uint64_t time = relay_traced_time(stream->traced, head->timestamp_begin);
-	stream->event = (struct relay_event){.time = time,
-	                                     .stream = stream,
-	                                     .lost = head->events_discarded - stream->discarded,
-	                                     .since = relay_traced_time(stream->traced, stream->last_end)};
+	const bool has_lost =
+	    stream->has_packets && head->events_discarded > stream->discarded && is_wanted(stream, time);
+	if (has_lost)
+		note_loss(stream, packet);
 	stream->has_packets = true;
 	stream->discarded = head->events_discarded;
 	stream->last_end = head->timestamp_end;
@@ -211,13 +250,15 @@ static bool enter(struct relay_stream *stream, const struct relay_source_packet 
 	                                             .end = head->timestamp_end};
 	if (time > stream->until || relay_traced_time(stream->traced, head->timestamp_end) < stream->since)
 		stream->cursor.at = stream->cursor.stop;
-	return has_lost && is_wanted(stream, time);
+	return has_lost && next_loss(stream);
 }
 
 void relay_stream_advance(struct relay_stream *stream)
 {
 	struct relay_source_packet packet;
 	stream->state = RELAY_STREAM_EVENT;
+	if (next_loss(stream))
+		return;
 	while (!next_in_packet(stream)) {
 		packet = (struct relay_source_packet){.has_told = false};
 		int state = stream->source->next(stream->source, &packet);

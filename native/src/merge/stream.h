@@ -8,6 +8,7 @@
 
 #include "merge/chosen.h"
 #include "merge/filter.h"
+#include "merge/losses.h"
 
 #include <relayfs/merge.h>
 
@@ -24,6 +25,8 @@ struct relay_source_packet {
 	size_t length;
 	uint64_t watermark; /* in ticks of the process's clock */
 	bool has_told;      /* of RELAY_SOURCE_EMPTY: the packets so far have counted all losses up to the watermark */
+	bool tells_causes;  /* `lost` is set */
+	uint64_t lost[RELAY_N_LOSS_CAUSES]; /* events lost since the packet before, by cause */
 };
 
 /* Where packets come from: the first member of struct file_source (file.c) and of struct live_source (live.c). The members
@@ -54,6 +57,7 @@ struct relay_traced {
 	struct relay_layouts *layouts;
 	struct relay_filter *filter; /* NULL: all events are given out */
 	struct relay_chosen *chosen; /* which triggers wait for its events */
+	struct relay_losses *losses; /* why events in its files were lost; NULL: it is not known */
 	struct relay_thread_name *threads;
 	uint32_t n_threads;
 	/* Of its clock: time = base + (ticks * mult >> shift) */
@@ -85,6 +89,7 @@ struct relay_event {
 	const struct relay_trace_event *declared;
 	const unsigned char *context, *fields, *end;
 	uint64_t lost, since;
+	uint32_t cause;   /* of a loss: enum relay_loss_cause */
 	bool is_late;     /* the merge has given out a later event before */
 	bool has_structs; /* some of its fields are in structs */
 };
@@ -102,6 +107,8 @@ struct relay_stream {
 	/* discarded: as the last packet said. last_end: up to which losses are told: the last packet's end, or a later
 	 * watermark. */
 	uint64_t discarded, last_end;
+	/* Of the loss before the packet, the events by cause that were not given out yet; and its times. */
+	uint64_t lost[RELAY_N_LOSS_CAUSES], lost_since, lost_time;
 	uint64_t since, until, round;    /* round: relay_merge.round when it was last advanced while empty */
 	struct relay_merge_stats *stats; /* of the merge; events are counted there */
 };
@@ -112,6 +119,9 @@ void relay_stream_advance(struct relay_stream *stream);
 /* Return the number of the process, or of the thread, that has written the event; 0: the event does not have it. */
 uint32_t relay_event_pid(const struct relay_event *event);
 uint32_t relay_event_tid(const struct relay_event *event);
+
+/* Whether the event's stream is that of a CPU, and not of states, or of losses without a buffer. */
+bool relay_is_of_cpu(const struct relay_event *event);
 
 /* Return the word for the level of an event; NULL: it has no level. */
 const char *relay_event_level(const struct relay_event *event);

@@ -4,7 +4,7 @@
  *
  *     [12:34:56.123456789] app-42/43 cpu0 server:request: { id = 7, path = "/index.html", ms = 1.25 }
  *     [12:34:56.123456789] app-42/43 cpu0 err server:failed: { id = 7 }
- *     [12:34:56.123456790] app-42 cpu0 lost 3 events since [12:34:56.123456789]
+ *     [12:34:56.123456790] app-42 cpu0 lost 3 events since [12:34:56.123456789]: full
  *     [12:34:56.123456789] app-42/43 state server:workers: { name = "http", n = 4 }
  *
  * An event of the stream of states has `state` in place of the CPU. An event that has a level has it before its name. Integers of the types x8 to x64 and fields of the type bytes are
@@ -18,7 +18,7 @@
  *
  *     [12:34:56.123456789] cpu0: the text
  *     [12:34:56.123456788] cpu1 late: the text
- *     [12:34:56.123456790] cpu0 lost 3 records since [12:34:56.123456789]
+ *     [12:34:56.123456790] cpu0 lost 3 records since [12:34:56.123456789]: full
  *
  * A brief line has the CPU only if it is a loss:
  *
@@ -163,7 +163,7 @@ static void put_writer(const struct text_encoder *text, struct relay_output *out
 	end_colour(text, output);
 	if (event->stream->cpu == RELAY_STATE_CPU)
 		relay_put_text(output, " state");
-	else if (!text->is_brief || event->lost)
+	else if (relay_is_of_cpu(event) && (!text->is_brief || event->lost))
 		relay_put_number(output, " cpu", event->stream->cpu);
 	relay_put_byte(output, ' ');
 }
@@ -179,6 +179,7 @@ static void put_loss(struct text_encoder *text, struct relay_output *output, con
 	end_colour(text, output);
 	relay_put_text(output, " since ");
 	put_time(text, output, event->since);
+	relay_put_cause(output, ": ", event, "");
 }
 
 static void put_late(const struct text_encoder *text, struct relay_output *output, const struct relay_event *event)

@@ -26,17 +26,21 @@
 /* Tries to copy a record before the caller has to call again. */
 enum { COPY_TRIES = 100 };
 
-/* Return how many records the ring has refused so far. */
-static uint64_t refused(const struct relay_ring *ring)
+void relay_ring_lost_by_cause(const struct relay_ring *ring, uint64_t records[3])
 {
 	const struct relay_ring_state *state = ring->state;
 	const struct relay_latch *const latches[] = {&state->lost_full, &state->lost_too_large, &state->lost_disabled};
-	uint64_t sum = 0, records, bytes;
-	for (size_t i = 0; i < sizeof(latches) / sizeof(latches[0]); i++) {
-		relay_latch_read_or_zero(latches[i], &records, &bytes);
-		sum += records;
-	}
-	return sum;
+	uint64_t bytes;
+	for (size_t i = 0; i < sizeof(latches) / sizeof(latches[0]); i++)
+		relay_latch_read_or_zero(latches[i], &records[i], &bytes);
+}
+
+/* Return how many records the ring has refused so far. */
+static uint64_t refused(const struct relay_ring *ring)
+{
+	uint64_t records[3];
+	relay_ring_lost_by_cause(ring, records);
+	return records[0] + records[1] + records[2];
 }
 
 int relay_ring_follow_start(struct relay_ring_follow *follow, struct relay_ring *ring)

@@ -34,6 +34,9 @@ int relay_ring_follow_copy(struct relay_ring_follow *follow, struct relay_ring_c
 /* Move behind a record that was copied. */
 void relay_ring_follow_pass(struct relay_ring_follow *follow, const struct relay_ring_copy *record);
 
+/* Return how many records the ring has refused since it was made: as it was full, they were too large, it was disabled. */
+void relay_ring_lost_by_cause(const struct relay_ring *ring, uint64_t records[3]);
+
 /* Return how many records were refused, or consumed or overwritten before they were read, since relay_ring_follow_start().
  * If a consumer that knows only the kernel's format has consumed unread records, their number is not known, and they count
  * as one. */

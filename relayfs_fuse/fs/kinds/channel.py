@@ -14,9 +14,9 @@ from relayfs_fuse import native
 from relayfs_fuse.errors import StoreError
 from relayfs_fuse.fs.commands.control import format_create
 from relayfs_fuse.fs.commands.jobs import for_each
-from relayfs_fuse.fs.kinds.losses import Intervals, counts_of
 from relayfs_fuse.fs.kinds.relay import RELAY
 from relayfs_fuse.fs.kinds.ring import RING
+from relayfs_fuse.tracefiles.losses import Intervals, counts_of, text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -93,6 +93,13 @@ class StoredChannel:
     def uid(self) -> int:
         """The user who owns the mem files."""
         return self.buffers[0].status().st_uid
+
+    def losses_text(self) -> bytes:
+        """Look at the buffers, and return the text of the file `losses`; OSError."""
+        for stored in self.buffers:
+            asked_ns = time.time_ns()
+            self.losses[stored.index].look(counts_of(self.kind.name, stored.stats()), asked_ns)
+        return text(line for index, one in sorted(self.losses.items()) for line in one.lines(str(index)))
 
     def relay_path(self, index: int) -> str:
         """Return the path of a buffer's relay file in the mount."""

@@ -12,8 +12,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from relayfs_fuse import native
-from relayfs_fuse.native.tables import LATEST, OF_BUFFER, OF_CONSUMERS, OPTIONS, STATISTICS
+from relayfs_fuse.native.tables import LATEST, OF_BUFFER, OPTIONS, STATISTICS
 from relayfs_fuse.shown import UNKNOWN
 
 if TYPE_CHECKING:
@@ -57,26 +56,9 @@ def _option(option: Option, channel: StoredChannel) -> bytes:
     return _line(option.format(number) if option.words else number)
 
 
-def _is_unknown(statistic: Statistic, stats: Fields) -> bool:
-    """Whether a statistic cannot be known, because a consumer has read that knows only the BPF ring's format.
-
-    Such a consumer counts nothing, so what consumers would count is missing.
-    """
-    if not stats.foreign_bytes:
-        return False
-    return statistic.source == OF_CONSUMERS or stats.mode == native.MODE_OVERWRITE
-
-
-def value_of(statistic: Statistic, stats: Fields) -> int | None:
-    """Return a buffer's statistic; None: it cannot be known."""
-    if statistic.source and _is_unknown(statistic, stats):
-        return None
-    return getattr(stats, statistic.field)  # type: ignore[no-any-return]
-
-
 def value(statistic: Statistic, stats: Sequence[Fields]) -> int | None:
     """Return a channel's statistic, from the statistics of its buffers; None: it cannot be known."""
-    numbers = [value_of(statistic, one) for one in stats]
+    numbers = [statistic.of(one) for one in stats]
     known = [number for number in numbers if number is not None]
     if len(known) < len(numbers):
         return None

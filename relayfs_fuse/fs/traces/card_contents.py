@@ -21,7 +21,6 @@ from contextlib import closing, suppress
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, NamedTuple
 
-from relayfs_fuse.fs.kinds.losses import Intervals, counts_of, text
 from relayfs_fuse.fs.traces.cards import CTF
 from relayfs_fuse.native import trace as native_trace
 from relayfs_fuse.native.tables import CLOCKS, STATISTICS
@@ -32,6 +31,7 @@ from relayfs_fuse.reading.packet import HEAD_BYTES
 from relayfs_fuse.reading.process import Process
 from relayfs_fuse.reading.states import read_states
 from relayfs_fuse.tracefiles import ctf
+from relayfs_fuse.tracefiles.losses import Intervals, counts_of, text
 from relayfs_fuse.tracefiles.streams import stream_name
 
 if TYPE_CHECKING:
@@ -155,6 +155,7 @@ def _losses(process: Process, losses: dict[int, Intervals]) -> bytes:
         asked_ns = time.time_ns()
         intervals.look(counts_of("relay", consumer.buffer.stats()), asked_ns)
         lines += intervals.lines(str(cpu))
+    process.losses.update(losses)
     return text(lines)
 
 

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING
 
 from relayfs_fuse import native
 from relayfs_fuse.errors import failure
-from relayfs_fuse.fs.kinds import losses
 from relayfs_fuse.fs.kinds.base import Backing
 from relayfs_fuse.fs.nodes import TextFile
 from relayfs_fuse.fs.store import LOST_NAME
 from relayfs_fuse.native import trace as native_trace
+from relayfs_fuse.tracefiles import losses
 
 if TYPE_CHECKING:
     from collections.abc import Callable

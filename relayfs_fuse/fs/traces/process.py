@@ -23,11 +23,11 @@ from relayfs_fuse import native
 from relayfs_fuse.errors import StoreError
 from relayfs_fuse.fs.channel_files import RelayFile
 from relayfs_fuse.fs.kinds.channel import StoredChannel
-from relayfs_fuse.fs.kinds.losses import Intervals, counts_of
 from relayfs_fuse.fs.nodes import PROCESS_BITS, Directory, MetadataFile, Node, StatsDirectory
 from relayfs_fuse.native import faults
 from relayfs_fuse.native import trace as native_trace
 from relayfs_fuse.tracefiles import ctf
+from relayfs_fuse.tracefiles.losses import Intervals, counts_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

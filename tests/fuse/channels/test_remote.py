@@ -484,7 +484,7 @@ except OSError as error:
     assert done.stderr == ""
     assert done.stdout == f"two\n b'two\\n' b'one\\nthree\\n\\x00\\x00'\n{errno.EMSGSIZE}\n"
     merged = (unmapped.path / ".channels/app/cpu/merged").read_bytes()
-    assert merged == b"one\nthree\n# cpu 0: 1 record is lost\n" + bytes(4080) + b"\n"
+    assert merged == b"one\nthree\n# cpu 0: 1 record is lost: too_large\n" + bytes(4080) + b"\n"
     assert unmapped.shown("app/cpu", "lost_too_large") == "1"
 
 

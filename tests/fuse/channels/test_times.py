@@ -231,7 +231,7 @@ def test_a_record_that_takes_much_of_the_servers_memory_is_left_to_view(mount: M
             chan.write(records[2])
     lines = cat(merged(mount)).splitlines()
     assert [line for line in lines if not line.startswith(b"# cpu 0: times or lengths")] == [
-        b"first", b"# cpu 0: 1 record is lost", b"last",
+        b"first", b"# cpu 0: 1 record is lost: damaged", b"last",
     ]  # fmt: skip
     assert "x" * (1 << 20) in relayctl("view", "app/cpu", "--mount", mount.path).stdout
 
@@ -338,7 +338,7 @@ def test_lines_tell_losses_too(mount: Mount) -> None:
         chan.write(b"room again\n")
         wait_until(lambda: has(b"room again\n", n), "another record")
     # It is told before the records of the sub-buffer at whose end it was.
-    before, loss, behind = text.partition(b"# cpu 0: 1 record is lost\n")
+    before, loss, behind = text.partition(b"# cpu 0: 1 record is lost: full\n")
     assert loss
     assert before + behind == (b"x" * 100 + b"\n") * n + b"room again\n"
 

@@ -34,7 +34,7 @@ TEXT = re.compile(
     r"\[(?P<time>[\d.]+)\] (?P<name>[\w.-]+)-(?P<pid>\d+)/(?P<tid>\d+) cpu(?P<cpu>\d+) "
     r"(?P<event>[\w.]+:\w+): (?P<fields>\{.*\})"
 )
-LOST = re.compile(r"\[[\d.]+\] [\w.-]+-\d+ cpu\d+ lost (\d+) events? since \[[\d.]+\]")
+LOST = re.compile(r"\[[\d.]+\] [\w.-]+-\d+ cpu\d+ lost (\d+) events? since \[[\d.]+\]: full")
 ALL_TYPES = (
     "u8", "u16", "u32", "u64", "i8", "i16", "i32", "i64", "x8", "x16", "x32", "x64", "f32", "f64", "string", "bytes",
 )  # fmt: skip

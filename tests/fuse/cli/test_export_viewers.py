@@ -271,12 +271,20 @@ def test_losses_are_told_on_a_track_of_their_own(store, run, out):
             "select t.name, int_value from slice s join track t on s.track_id = t.id join args using (arg_set_id) "
             "where s.name = 'lost' and key = 'debug.events'",
         )
+        causes = rows(
+            query,
+            "select distinct string_value from slice join args using (arg_set_id) "
+            "where slice.name = 'lost' and key = 'debug.cause'",
+        )
         wrong = rows(query, "select name from stats where severity = 'error' and value > 0")
     assert wrong == []
     assert {name for name, _ in found} == {"lost"}
+    assert causes == [("full",)]
     lost = sum(events for _, events in found)
     assert n == [(sum(1 for one in objects(out) if "event" in one),)]
-    assert lost == sum(one.get("lost", 0) for one in objects(out)) >= refused
+    losses = [one for one in objects(out) if "lost" in one]
+    assert lost == sum(one["lost"] for one in losses) >= refused
+    assert {one["cause"] for one in losses} == {"full"}
 
 
 def test_a_rotated_recording_has_each_process_once(store, out):

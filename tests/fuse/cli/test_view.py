@@ -186,10 +186,10 @@ def test_losses_are_lines(store, run):
     assert lost > 0
     assert numbers(found) == list(range(5000 - lost))
     (loss,) = [one for one in found if "lost" in one]
-    assert loss["lost"] == lost
+    assert (loss["lost"], loss["cause"]) == (lost, "full")
     assert loss["process"] == "app"
     line = shown("t", "--store", store.path).splitlines()[found.index(loss)]
-    assert re.fullmatch(rf"\[[\d:.]+\] {program.name} cpu0 lost {lost} events since \[[\d:.]+\]", line)
+    assert re.fullmatch(rf"\[[\d:.]+\] {program.name} cpu0 lost {lost} events since \[[\d:.]+\]: full", line)
 
 
 def test_a_recorder_and_other_viewers_get_all_of_it_too(store, run, tmp_path):

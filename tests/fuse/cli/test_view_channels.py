@@ -115,7 +115,7 @@ def test_what_is_lost_is_a_line(mount: Mount, options: str) -> None:
         assert follower.finish() == ""
     lines = [line.partition(" ")[2].rstrip() for line in follower.lines]
     losses = [line for line in lines if " lost " in line]
-    counts = [int(re.fullmatch(r"cpu0 lost (\d+) records? since \[[\d:.]+\]", line)[1]) for line in losses]
+    counts = [int(re.fullmatch(r"cpu0 lost (\d+) records? since \[[\d:.]+\]: overwritten", line)[1]) for line in losses]
     records = [int(line.removeprefix("cpu0: ")) for line in lines if line not in losses]
     assert records == [0, *range(2001 - len(records), 2000)]
     assert sum(counts) == 2000 - len(records) > 0

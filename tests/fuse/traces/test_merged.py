@@ -31,7 +31,7 @@ PIECE_BYTES = 1 << 19
 STEP = re.compile(
     r'\[\d\d:\d\d:\d\d\.\d{9}\] traced-\d+/\d+ cpu\d+ judge:step: { seq = (\d+), who = \d+, text = ".*" }'
 )
-LOST = re.compile(r"\[\S+\] traced-\d+ cpu\d+ lost (\d+) events since \[\S+\]")
+LOST = re.compile(r"\[\S+\] traced-\d+ cpu\d+ lost (\d+) events since \[\S+\]: (\w+)")
 
 
 def cat(path: Path) -> list[str]:
@@ -213,7 +213,8 @@ def test_losses_are_told(mount: Mount, tmp_path: Path, mode: str) -> None:
 
         wait_until(all_are_told, lambda: f"{len(tail.lines())} lines, {tail.lines()[-3:]}")
         assert len(tail.lines()) < n
-        assert any(LOST.fullmatch(line) for line in tail.lines())
+        causes = {found[2] for line in tail.lines() if (found := LOST.fullmatch(line))}
+        assert causes == {"full" if mode == "no-overwrite" else "overwritten"}
         # What was refused before a reader came to the buffers is no loss of its own.
         assert steps(cat(trace / "merged")) == sorted(steps(cat(trace / "merged")))
 

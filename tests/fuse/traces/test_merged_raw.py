@@ -98,6 +98,7 @@ def test_losses_are_told(mount: Mount, tmp_path: Path, mode: str) -> None:
     found = parse(out.read_bytes())
     assert numbers(found) == sorted(set(numbers(found)))
     assert found.losses
+    assert {loss.cause for loss in found.losses} == {"full" if mode == "no-overwrite" else "overwritten"}
     for loss in found.losses:
         assert loss.since <= loss.ns
         assert loss.interface.name == f"traced-{writer.process.pid} cpu0"
