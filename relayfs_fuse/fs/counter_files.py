@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING
 
 from relayfs_fuse import native
 from relayfs_fuse.errors import failure
-from relayfs_fuse.fs import tap
 from relayfs_fuse.fs.kinds.base import Backing
 from relayfs_fuse.fs.nodes import Directory, MappedFile
 
 if TYPE_CHECKING:
+    from relayfs_fuse.fs.backings import Backings
     from relayfs_fuse.fs.nodes import Node
     from relayfs_fuse.fs.tree import Tree
 
@@ -33,15 +33,15 @@ class CounterFile(MappedFile):
     """A file of .counters; OSError if the file of the store cannot be opened.
 
     path: the file of the store
-    number: the inode number of that file
+    backings: by which the kernel maps it
     """
 
-    def __init__(self, name: str, path: str) -> None:
+    def __init__(self, name: str, path: str, backings: Backings) -> None:
         is_writable = name not in _SHARED
         reads = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW
         descriptor = native.file_open(path) if is_writable else os.open(path, reads)
         super().__init__(name, bytes, Backing(descriptor, path, is_writable), lambda: self.status().st_size)
-        self.number = self.status().st_ino
+        self._backings = backings
 
     def status(self) -> os.stat_result:
         """Return the stat(2) of the file of the store; OSError: ESTALE if it was removed."""
@@ -60,9 +60,7 @@ class CounterFile(MappedFile):
 
     def let_go(self) -> None:
         """Close the file of the store; programs keep their mappings of it."""
-        if self.backing.number:
-            tap.backing_close(self.backing.number)
-        self.backing.number = None
+        self._backings.close(self.backing)
         os.close(self._open_descriptor())
         self.backing.descriptor = -1
 
@@ -76,12 +74,14 @@ class CounterDirectory(Directory):
     """The directory .counters.
 
     path: the directory in the store
+    backings: see CounterFile
     """
 
-    def __init__(self, name: str, tree: Tree, path: str) -> None:
+    def __init__(self, name: str, tree: Tree, path: str, backings: Backings) -> None:
         super().__init__(name)
         self._tree = tree
         self._path = path
+        self._backings = backings
         self._is_comparing = False
 
     @property
@@ -104,11 +104,11 @@ class CounterDirectory(Directory):
         with os.scandir(self._path) as entries:
             found = {entry.name: entry.inode() for entry in entries if _is_shown(entry.name)}
         for node in list(self._children.values()):
-            if isinstance(node, CounterFile) and found.get(node.name) != node.number:
+            if isinstance(node, CounterFile) and found.get(node.name) != node.backing.inode:
                 self._tree.detach(node)
         for name in found.keys() - self._children.keys():
             try:
-                self._tree.attach(self, CounterFile(name, os.path.join(self._path, name)))
+                self._tree.attach(self, CounterFile(name, os.path.join(self._path, name), self._backings))
             except FileNotFoundError:
                 continue  # it was removed meanwhile
 

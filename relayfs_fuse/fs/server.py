@@ -19,6 +19,7 @@ import pyfuse3
 from relayfs_fuse import native
 from relayfs_fuse.errors import CommandError, StoreError
 from relayfs_fuse.fs import mounts
+from relayfs_fuse.fs.backings import Backings
 from relayfs_fuse.fs.commands.channel import LOG_CHANNEL, Commands
 from relayfs_fuse.fs.control_text import ControlText
 from relayfs_fuse.fs.counter_files import CounterDirectory
@@ -28,7 +29,6 @@ from relayfs_fuse.fs.heartbeat import BEAT_S
 from relayfs_fuse.fs.kinds.channel import StoredChannel
 from relayfs_fuse.fs.kinds.damaged import DamagedChannel
 from relayfs_fuse.fs.nodes import ControlFile, CounterNamesFile, CountersFile, Directory, ErrorLogFile, TextFile
-from relayfs_fuse.fs.notes import BACKING
 from relayfs_fuse.fs.requests.announcements import Announcements
 from relayfs_fuse.fs.requests.files import Operations
 from relayfs_fuse.fs.requests.merging import Merging
@@ -81,6 +81,7 @@ class Server:
         self._store = Store(settings.store, handover.lock, settings.limits, settings.trusted, goes_on)
         self._store.began_ns = handover.began_ns
         self._notes = handover.open_notes()
+        self._backings = Backings(self._notes, self._store.protection)
         self._errors = ErrorLog(self._notes)
         self._tree = Tree()
         self._tree.identify = self._store.identify
@@ -126,6 +127,7 @@ class Server:
             self._counters,
             self._tracing,
             self._flushing,
+            self._backings,
             self._notes,
             self._handover,
         )
@@ -266,6 +268,7 @@ class Server:
         while self._tree.unloaded.load_some(LOADED_AT_ONCE):
             await trio.lowlevel.checkpoint()
         gc.freeze()  # what was made of them lives as long as they do: no collection walks it
+        self._backings.forget_removed(self._store)
         await trio.to_thread.run_sync(self._store.survey, abandon_on_cancel=True)
         self._operations.loaded.set()
 
@@ -350,7 +353,7 @@ class Server:
         )
         self._tree.attach(self._tree.root, TextFile("counters.txt", values_text))
         above = os.path.dirname(counters.path)
-        self._tree.attach(self._tree.root, CounterDirectory(".counters", self._tree, above))
+        self._tree.attach(self._tree.root, CounterDirectory(".counters", self._tree, above, self._backings))
         return counters
 
     def _open_traces(self) -> Traces | None:
@@ -446,12 +449,9 @@ class Server:
         """Release what the kernel and the ledger have of a channel that is removed, once none of its files is open."""
         self._store.unname(channel)
         for stored in channel.buffers:
-            # A server before may have asked for it.
-            number = stored.backing.number or int(self._notes.get(BACKING, stored.inode) or 0)
-            self._notes.drop(BACKING, stored.inode)
-            if number:
-                # Later, because an open(2) that was just answered with this backing id would fail with EIO.
-                stored.closed += (partial(tap.backing_close, number),)
+            # Later, because an open(2) that was just answered with this backing id would fail with EIO.
+            stored.closed += (self._backings.closing(stored.backing),)
+            stored.let_go(self._notes)
 
     def _report_counters(self) -> None:
         self._report("counters", "somebody has damaged the counters: they are shown as they were")

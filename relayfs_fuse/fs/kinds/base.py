@@ -13,7 +13,7 @@ import select
 import time
 from abc import ABC, abstractmethod
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, TypeVar
 
 from relayfs_fuse import native
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from relayfs_fuse.fs.commands.control import Command
     from relayfs_fuse.fs.kinds.channel import StoredChannel
     from relayfs_fuse.fs.kinds.handles import MemHandle, RelayHandle
+    from relayfs_fuse.fs.notes import Notes
     from relayfs_fuse.fs.opener import Opening
     from relayfs_fuse.native.library import Fields
 
@@ -102,13 +103,19 @@ class Backing:
     descriptor: the server's descriptor of the file; of a buffer -1 while it is not mapped
     path: the file's path in the store when it was opened
     is_writable: whether programs may map it for writing
-    number: the backing id that FUSE passthrough gave the file; None: not requested yet; 0: the kernel refused
+    number: the backing id that FUSE passthrough gave the file; None: this server has not asked for it; 0: the kernel
+        refused
+    inode: the file's inode number
     """
 
     descriptor: int
     path: str
     is_writable: bool = False
     number: int | None = None
+    inode: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.inode = os.fstat(self.descriptor).st_ino
 
 
 class Stored(ABC, Generic[Memory]):
@@ -143,8 +150,8 @@ class Stored(ABC, Generic[Memory]):
         self.channel = channel
         self.index = index
         self.path = buffer.path
-        self.inode = os.fstat(buffer.fileno()).st_ino
         self.backing = Backing(buffer.fileno(), buffer.path, is_writable=True)
+        self.inode = self.backing.inode
         self.n_users = 0
         self.was_used = True
         self.is_watched = False
@@ -337,6 +344,9 @@ class Stored(ABC, Generic[Memory]):
 
     def forget_mapped(self) -> None:
         """Reset the count of count_mapped(), when a server starts: the files were open in the server before it."""
+
+    def let_go(self, notes: Notes) -> None:
+        """If the channel was removed and no relay file is open, drop what was for the next reader."""
 
     # ---------------------------------------------------------------- damage, and the time of the last record
 

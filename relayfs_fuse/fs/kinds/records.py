@@ -186,6 +186,13 @@ class StoredRecords(Stored[Memory]):
                 if error.errno != errno.EMSGSIZE or size > self.channel.stats.file_bytes:
                     raise
 
+    def let_go(self, notes: Notes) -> None:
+        """Drop `returned`, as Stored.let_go()."""
+        if self.channel.removed and not self.readers:
+            for one in self.returned:
+                notes.drop(RETURNED, one.number)
+            self.returned.clear()
+
     def may_have_data(self) -> bool:
         """Whether a sleeping reader should try again."""
         return bool(self.returned) or super().may_have_data()
@@ -266,6 +273,7 @@ class RecordHandle(RelayHandle):
             self.stored.returned.append(Returned(self.number, record))
             self._record = b""
         acts.notes.drop(AGAIN, self.number)
+        self.stored.let_go(acts.notes)
         acts.streams.waiting.tell(self.stored)
 
     async def _take(self, streams: Streams, size: int, may_sleep: bool, unique: int) -> bytes:

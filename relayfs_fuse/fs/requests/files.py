@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import errno
 import inspect
-import logging
 import os
 import stat
 from typing import TYPE_CHECKING
@@ -22,7 +21,6 @@ from relayfs_fuse.fs.channel_files import RelayFile
 from relayfs_fuse.fs.commands.control import NAME_MAX
 from relayfs_fuse.fs.kinds.handles import TOKEN_BYTES
 from relayfs_fuse.fs.nodes import JoinFile, MappedFile
-from relayfs_fuse.fs.notes import BACKING
 from relayfs_fuse.fs.opener import Opening, process_of
 from relayfs_fuse.fs.requests.acts import Acts
 from relayfs_fuse.fs.requests.names import NameOperations, guarded
@@ -30,11 +28,11 @@ from relayfs_fuse.fs.requests.open_files import OpenFiles
 from relayfs_fuse.native import VERSION
 
 if TYPE_CHECKING:
+    from relayfs_fuse.fs.backings import Backings
     from relayfs_fuse.fs.commands.channel import Commands
     from relayfs_fuse.fs.counters import Counters
     from relayfs_fuse.fs.errorlog import ErrorLog
     from relayfs_fuse.fs.handover import Handover
-    from relayfs_fuse.fs.kinds.base import Backing
     from relayfs_fuse.fs.kinds.handles import Handle
     from relayfs_fuse.fs.nodes import Node
     from relayfs_fuse.fs.notes import Notes
@@ -44,8 +42,6 @@ if TYPE_CHECKING:
     from relayfs_fuse.fs.traces.watch import Tracing
     from relayfs_fuse.fs.tree import Tree
     from relayfs_fuse.fs.upkeep import Flushing
-
-log = logging.getLogger(__name__)
 
 # Of memory files and others that can be mapped: the path of the file in the store.
 BACKING_XATTR = b"user.relayfs.backing"
@@ -67,6 +63,7 @@ class Operations(NameOperations):
     counters: the counters; None: they cannot be used
     tracing: the traces, and the announcing thread
     flushing: flushes a channel before it is opened
+    backings: by which the kernel maps files
     notes, handover: see NameOperations
     """
 
@@ -81,11 +78,13 @@ class Operations(NameOperations):
         counters: Counters | None,
         tracing: Tracing,
         flushing: Flushing,
+        backings: Backings,
         notes: Notes,
         handover: Handover,
     ) -> None:
         super().__init__(store, tree, errors, tracing.announcements, notes, handover)
         self._flushing = flushing
+        self._backings = backings
         if counters is not None:
             self.requests = counters.requests
         self._acts = Acts(
@@ -264,31 +263,9 @@ class Operations(NameOperations):
                 raise
 
     def _backing_of(self, node: Node) -> int:
-        """Return the backing id of the file that mappings of the node show; 0: it cannot be mapped.
-
-        The file is registered once, because all opens of an inode must use the same backing id.
-        """
+        """Return the backing id of the file that mappings of the node show; 0: it cannot be mapped."""
         backing = node.mapped() if tap.has_passthrough() else None
-        if backing is None:
-            return 0
-        if backing.number is None:
-            # As long as an inode is open, the kernel takes no other id.
-            number = os.fstat(backing.descriptor).st_ino
-            noted = self._notes.get(BACKING, number)
-            backing.number = int(noted) if noted else self._register(backing)
-            if not noted:
-                self._notes.put(BACKING, number, str(backing.number).encode())
-        return backing.number
-
-    def _register(self, backing: Backing) -> int:
-        """Register a file with the kernel and return its backing id; 0: the kernel refuses."""
-        try:
-            if backing.is_writable:
-                self._store.protection.add(backing.descriptor)
-            return tap.backing_open(backing.descriptor)
-        except OSError as error:
-            log.warning("%s cannot be mapped through the mount: %s", backing.path, error.strerror)
-        return 0
+        return 0 if backing is None else self._backings.number_of(backing)
 
 
 for _class in (NameOperations, Operations):
