@@ -38,6 +38,7 @@ PANELS = (
     Panel("Open descriptors", (("server_descriptors", "server"), ("supervisor_descriptors", "supervisor"))),
     Panel("Memory of the store and of the notes, MB", (("store_kb", "store"), ("notes_kb", "notes")), 1 / 1024),
     Panel("stat(2) of control, us", (("stat_us", "shortest of many"), ("stat_median_us", "median"))),
+    Panel("stat(2) of control, as a multiple of that of an idle mount", (("stat_ratio", "shortest of many"),)),
     Panel("Longest wait for an answer, ms", (("pause_ms", "since the sample before"),)),
 )
 

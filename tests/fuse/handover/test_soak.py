@@ -19,6 +19,7 @@ import pytest
 from forking import RELAYFS
 from making import Maker
 from mounts import Mount, wait_until
+from noted import notes_kb
 from stress import is_long
 from traced import start_trace, traced
 from traffic import append, drain, lines
@@ -28,12 +29,15 @@ from workload import command, look, piped, poll, working
 
 from relayfs_fuse import Channel
 from relayfs_fuse.counters import Counters
+from relayfs_fuse.fs.kinds.relay import KEPT_MAX
 
 THIRD_S, SAMPLE_S, UPGRADE_S = (600.0, 10.0, 60.0) if is_long() else (7.0, 0.7, 4.0)
 LIFE_S = (0.3, 3.0 if is_long() else 1.2)  # of a server, in the first and the last third
 PAUSE_S = 0.02  # of each program, between two steps
 # Of stat(2) for a sample, if they take no longer than this; and of samples in a third, however busy the machine is.
 N_STATS, STATS_S, LEAST_SAMPLES = 200, 0.5, 4
+PIECE = 64 << 10  # of what is read to begin with
+SLOWER = 3.0  # so much longer may stat(2) take, compared with the idle mount
 DIED = "WARNING: the server before, process .* has died"
 
 
@@ -44,6 +48,7 @@ class Sample:
     n_died: the servers that were killed so far
     anon: memory of the process's own: neither buffers nor notes
     stat_us: the shortest of up to N_STATS; stat_median_us, their median
+    stat_ratio: stat_us over the shortest, at the same time, of a mount that nobody else uses
     pause_ms: the longest stat(2) of another thread since the sample before
     """
 
@@ -58,6 +63,7 @@ class Sample:
     store_kb: int
     stat_us: float
     stat_median_us: float
+    stat_ratio: float
     pause_ms: float
 
 
@@ -83,9 +89,9 @@ class Prober:
 class Sampler:
     """Takes samples, and has the server die and be upgraded."""
 
-    def __init__(self, mount: Mount, prober: Prober, other: Path, out: Path) -> None:
+    def __init__(self, mount: Mount, prober: Prober, idle: Mount, other: Path, out: Path) -> None:
         self.samples: list[Sample] = []
-        self._out = out
+        self._out, self._idle = out, idle
         self._mount, self._prober = mount, prober
         self._programs = [other, RELAYFS]
         self._n_died = self._n_upgraded = 0
@@ -124,34 +130,35 @@ class Sampler:
     def _sample(self) -> None:
         mount = self._mount
         assert mount.process is not None
-        took = self._stats_us()  # first, so that there is a server
+        took, idle = zip(*self._stats_us(), strict=True)  # first, so that there is a server
         supervisor, server = mount.process.pid, mount.server
         self.samples.append(Sample(
             round(time.monotonic() - self._begun, 1), self._n_died, self._n_upgraded,
             anon_kb(supervisor), anon_kb(server), *(len(os.listdir(f"/proc/{one}/fd")) for one in (supervisor, server)),
-            notes_kb(supervisor), store_kb(mount.store),
-            round(min(took), 1), round(statistics.median(took), 1), self._prober.longest_ms(),
+            notes_kb(mount), store_kb(mount.store),
+            round(min(took), 1), round(statistics.median(took), 1), round(min(took) / min(idle), 2),
+            self._prober.longest_ms(),
         ))  # fmt: skip
         write_csv(self.samples, self._out)
 
-    def _stats_us(self) -> list[float]:
-        """Return how long some stat(2) take."""
-        took: list[float] = []
+    def _stats_us(self) -> list[tuple[float, float]]:
+        """Return how long some stat(2) take, of this mount and of the idle one, in turns."""
+        took: list[tuple[float, float]] = []
         end = time.perf_counter() + STATS_S
-        while len(took) < N_STATS and (begun := time.perf_counter()) < end:
-            self._mount.control.stat()
-            took.append(1e6 * (time.perf_counter() - begun))
+        while not took or (len(took) < N_STATS and time.perf_counter() < end):
+            took.append((stat_us(self._mount.control), stat_us(self._idle.control)))
         return took
+
+
+def stat_us(path: Path) -> float:
+    begun = time.perf_counter()
+    path.stat()
+    return 1e6 * (time.perf_counter() - begun)
 
 
 def anon_kb(process: int) -> int:
     (line,) = (line for line in Path(f"/proc/{process}/status").read_text().splitlines() if line.startswith("RssAnon"))
     return int(line.split()[1])
-
-
-def notes_kb(supervisor: int) -> int:
-    opened = Path(f"/proc/{supervisor}/fd").iterdir()
-    return next(one.stat().st_blocks // 2 for one in opened if "memfd:relayfs-notes" in os.readlink(one))
 
 
 def store_kb(store: Path) -> int:
@@ -192,6 +199,10 @@ def produce(mount: Mount) -> Callable[[threading.Event], None]:
     def work(stop: threading.Event) -> None:
         n = 0
         with Channel(path) as channel, path.open("rb", buffering=0) as file:
+            # So much of what was read is kept, and noted, as long as a file is open: all of it from now on.
+            for _ in range(0, KEPT_MAX, PIECE):
+                channel.write(bytes(PIECE))
+                assert file.read(PIECE) == bytes(PIECE)
             while not stop.wait(PAUSE_S):
                 channel.write(lines(1, n))
                 assert file.read(4096) == lines(1, n)
@@ -269,7 +280,10 @@ def write_csv(samples: list[Sample], path: Path) -> None:
 
 
 def check_flat(samples: list[Sample], others: list[Sample]) -> None:
-    """Compare what is taken later with what was taken before; times are those of whatever else the machine does."""
+    """Compare what is taken later with what was taken before.
+
+    Times are those of whatever else the machine does, and so is their ratio to others, in a short time.
+    """
     before, after = (
         {field.name: statistics.median(getattr(sample, field.name) for sample in some) for field in fields(Sample)}
         for some in (samples, others)
@@ -279,15 +293,18 @@ def check_flat(samples: list[Sample], others: list[Sample]) -> None:
         ("server_descriptors", 8), ("notes_kb", 256), ("store_kb", 1024),
     ):  # fmt: skip
         assert after[name] <= before[name] + grows, (name, before, after)
+    if is_long():
+        assert after["stat_ratio"] <= SLOWER * before["stat_ratio"], (before, after)
 
 
 @pytest.mark.stress
 def test_what_a_mount_takes_does_not_grow(make_mount: Callable[..., Mount], tmp_path: Path) -> None:
     mount = make_mount(is_forked=False)
+    idle = make_mount(store=mount.store.with_name("idle"))
     mount.expect(DIED)
     other = other_version(tmp_path / "other")()
     with all_at_once(mount, tmp_path) as prober:
-        sampler = Sampler(mount, prober, other, Path(os.environ.get("RELAYFS_SOAK", tmp_path / "soak.csv")))
+        sampler = Sampler(mount, prober, idle, other, Path(os.environ.get("RELAYFS_SOAK", tmp_path / "soak.csv")))
         sampler.deadly(THIRD_S)
         n_first = len(sampler.samples)
         sampler.quiet(THIRD_S)
