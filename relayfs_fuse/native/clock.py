@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from relayfs_fuse.native.tables import CLOCKS
 from relayfs_fuse.native.trace import CLOCK_MONO, read_clocks
@@ -11,19 +11,43 @@ from relayfs_fuse.native.trace import CLOCK_MONO, read_clocks
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from relayfs_fuse.native.trace import Clocks
+
 _NS = 1_000_000_000
+# A clock's ticks a second, and the seconds and ticks between 1970 and its zero.
+Conversion: TypeAlias = tuple[int, int, int]
 # A clock of unknown frequency is measured from when this module was loaded, over at least this time. Clocks that this
 # machine does not have are measured, too, because the memory of a channel can name any clock.
 _MEASURE_NS = 200_000_000
 _FIRST = {clock.number: read_clocks(clock.number) for clock in CLOCKS.values() if not clock.freq}
 
 
-def conversion(number: int) -> tuple[int, int, int]:
-    """Return a clock's ticks a second, and the seconds and ticks between 1970 and its zero; may sleep for a moment.
+# The conversions that were returned last. Each measurement differs by some nanoseconds, so one is returned again as long as
+# it is right to this.
+_LAST: dict[int, Conversion] = {}
+_SAME_NS = 1000
+
+
+def conversion(number: int) -> Conversion:
+    """Return the conversion of a clock; may sleep for a moment.
+
+    It is the same at each call, so that a record has the same time whoever asks, unless the time of day was set.
 
     number: Clock.number
     """
     now = read_clocks(number)
+    last = _LAST.get(number)
+    if last is None or abs(_time_of(last, now.ticks) - now.real_ns) > _SAME_NS:
+        last = _LAST[number] = _measured(number, now)
+    return last
+
+
+def _time_of(conversion: Conversion, ticks: int) -> int:
+    freq, offset_s, offset = conversion
+    return offset_s * _NS + (offset + ticks) * _NS // freq
+
+
+def _measured(number: int, now: Clocks) -> Conversion:
     freq = next(clock.freq for clock in CLOCKS.values() if clock.number == number)
     if not freq:
         first = _FIRST[number]
@@ -43,3 +67,7 @@ def offset_of(freq: int, real_ns: int, ticks: int) -> tuple[int, int]:
     """Return seconds and ticks between 1970 and the zero of a clock that showed so many ticks at a time."""
     offset_s, rest = divmod(real_ns * freq - ticks * _NS, _NS * freq)
     return offset_s, rest // _NS
+
+
+# Here, so that all servers have the same that a supervisor forks.
+conversion(CLOCK_MONO)

@@ -199,7 +199,7 @@ def produce(mount: Mount) -> Callable[[threading.Event], None]:
     def work(stop: threading.Event) -> None:
         n = 0
         with Channel(path) as channel, path.open("rb", buffering=0) as file:
-            # So much of what was read is kept, and noted in twice the room, as long as a file is open: all of it from now on.
+            # So much of what was read is kept, and noted in twice the room, as long as a file is open: all from now on.
             for _ in range(0, 2 * KEPT_MAX, PIECE):
                 channel.write(bytes(PIECE))
                 assert file.read(PIECE) == bytes(PIECE)
