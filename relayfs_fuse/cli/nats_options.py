@@ -61,9 +61,13 @@ def _read(context: click.Context, _: click.Parameter, path: str | None) -> None:
     """Have options that are not given take their values from a file."""
     if path is None:
         return
+    from relayfs_fuse.forwarding.access import check_secret  # noqa: PLC0415  # it loads ssl
+
     try:
         with open(path, "rb") as file:
             values = tomllib.load(file)
+            if "@" in str(values.get("to")):
+                check_secret(file.fileno(), path)
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise click.UsageError(f"{path}: {error}") from error
     options = {

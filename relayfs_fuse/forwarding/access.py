@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import ssl
+import stat
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
@@ -14,6 +15,8 @@ from relayfs_fuse.errors import RelayError
 _SEED = re.compile(rb"SU[A-Z2-7]{56}")
 _CREDENTIALS = re.compile(rb"BEGIN NATS USER JWT-+\r?\n\S+.*BEGIN USER NKEY SEED-+\r?\n(\S+)", re.DOTALL)
 _FILE_BYTES = 64 << 10
+# Who else may use a secret: the group of a file of root's, as ssl-cert.
+_OTHERS = stat.S_IRWXO | stat.S_IWGRP
 
 
 @dataclass(frozen=True)
@@ -75,7 +78,12 @@ class Access:
             raise OSError(error.errno, error.strerror, self.tls_ca) from error
         if self.tls_cert and self.tls_key:
             for path in (self.tls_cert, self.tls_key):
-                os.close(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
+                descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+                try:
+                    if path == self.tls_key:
+                        check_secret(descriptor, path)
+                finally:
+                    os.close(descriptor)
             try:
                 context.load_cert_chain(self.tls_cert, self.tls_key)
             except ssl.SSLError as error:
@@ -84,6 +92,15 @@ class Access:
         return context
 
 
+def check_secret(descriptor: int, path: str) -> None:
+    """Raise RelayError if others than its owner may read or write a file, but for the group of a file of root's."""
+    status = os.fstat(descriptor)
+    if status.st_mode & (_OTHERS if status.st_uid == 0 else _OTHERS | stat.S_IRGRP):
+        may = f"has mode {stat.S_IMODE(status.st_mode):04o}, so other users may read or change it"
+        raise RelayError(f"{path} {may}: it is no secret; chmod 600 {path}")
+
+
 def _contents(path: str) -> bytes:
     with open(path, "rb") as file:
+        check_secret(file.fileno(), path)
         return file.read(_FILE_BYTES)

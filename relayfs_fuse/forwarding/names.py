@@ -46,14 +46,15 @@ DAMAGED = ".damaged"
 SUFFIX_COMPRESSED = ".zst"
 _NO_PROCESS = "%"
 PREVIOUS = "Relay-Previous"
+VERSION = "Relay-Version"
 _NAME_BYTES = 255
 _OFFSET_MAX = 1 << 62
 _TOKENS = 5
 
 _LOST_RECORDS = re.compile(rb"lost=(\d{1,18})\b")
-_RECORDS_FILE = re.compile(r".*\d", re.DOTALL)
-_WHOLE_FILE = re.compile(r"metadata|\.threads|\.lost_before_cpu\d{1,6}")
-_NUMBERED = re.compile(r"\d{4,9}")
+_RECORDS_FILE = re.compile(r".*\d", re.DOTALL | re.ASCII)
+_WHOLE_FILE = re.compile(r"metadata|\.threads|\.lost_before_cpu\d{1,6}", re.ASCII)
+_NUMBERED = re.compile(r"\d{4,9}", re.ASCII)
 
 
 class Kind(enum.Enum):
@@ -276,6 +277,11 @@ class Message:
 def previous_of(headers: Mapping[str, str]) -> int:
     """Return the number of the message before one with the same subject; 0: there is none."""
     return _parse(PREVIOUS, headers.get(PREVIOUS, "0"))
+
+
+def version_of(headers: Mapping[str, str]) -> int:
+    """Return the checksum of the whole unit, of a file that is sent as a whole."""
+    return _parse(VERSION, headers.get(VERSION, "0"), 16)
 
 
 def checksum(data: bytes) -> int:

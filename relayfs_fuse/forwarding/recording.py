@@ -24,7 +24,7 @@ _MARK_BYTES = 4096
 _TICK_NS = 100_000_000
 _KEEP_SIZE, _PUNCH_HOLE = 1, 2
 _libc = ctypes.CDLL(None)
-_NUMBER = re.compile(r"\d{4,}")
+_NUMBER = re.compile(r"\d{4,}", re.ASCII)
 _BOOT = re.compile(r"\bboot=(\S+)")
 
 

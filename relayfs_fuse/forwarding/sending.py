@@ -9,6 +9,7 @@ the stream has then decides. That would cost too much for each message, because 
 from __future__ import annotations
 
 import os
+import re
 import time
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -23,12 +24,15 @@ from relayfs_fuse.forwarding.names import (
     PAYLOAD_BYTES,
     PREVIOUS,
     UNIT_BYTES,
+    VERSION,
     Kind,
+    MessageError,
     Piece,
     Place,
     checksum,
     lost_in,
     token,
+    version_of,
 )
 from relayfs_fuse.forwarding.server import DUPLICATES_S, UnexpectedSequenceError
 from relayfs_fuse.reading.packet import HEAD_BYTES, closed
@@ -46,6 +50,7 @@ _CHECK_S = DUPLICATES_S / 4
 _BLOCK_BYTES = 512
 # So often another forwarder's message may be found in a file's place: one that was killed left one on its way at most.
 _FOREIGN_MAX = 1
+_NANOSECONDS = re.compile(r"\d{1,19}", re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -143,14 +148,23 @@ class File:
         return self.place.kind
 
     async def find(self, source: OpenFile) -> None:
-        """Find out what the stream has of the file, and go on behind it. RelayError: it is of another recording."""
+        """Find out what the stream has of the file, and go on behind it.
+
+        RelayError: it is of another recording, or no forwarder has sent it
+        """
         last = await self.link.server.last(self.place.subject)
         if last is None:
             self.offset = self.unit = self.sequence = 0
             self.version = None
             return
         self._check_origin(last)
-        piece = Piece.of(self.place, last.headers)
+        try:
+            piece, version = Piece.of(self.place, last.headers), version_of(last.headers)
+        except MessageError as error:
+            raise RelayError(
+                f"{self.link.server.url}: message {last.sequence} of {self.link.server.stream}, the last one of "
+                f"{self.place.subject}, is none that a forwarder sends: {error}. Delete it to go on"
+            ) from error
         there = source.read(piece.end - piece.offset, piece.offset)
         if self.kind is not Kind.WHOLE and checksum(there) != piece.checksum:
             raise RelayError(
@@ -163,7 +177,7 @@ class File:
         is_whole_unit = piece.end == piece.start + piece.length
         if self.kind is Kind.WHOLE:
             self.offset, self.unit = piece.start + piece.length, piece.start
-            self.version = int(last.headers.get("Relay-Version", "0"), 16) if is_whole_unit else None
+            self.version = version if is_whole_unit else None
         else:
             self.offset, self.unit = piece.end, piece.end if is_whole_unit else piece.start
 
@@ -222,7 +236,7 @@ class File:
         for at in range(0, len(whole), PAYLOAD_BYTES):
             data = whole[at : at + PAYLOAD_BYTES]
             piece = Piece(start + at, start + at + len(data), start, len(whole), checksum(data), self.lost)
-            await self._send(piece, data, {"Relay-Version": f"{version:08x}"})
+            await self._send(piece, data, {VERSION: f"{version:08x}"})
         self.unit, self.version = start, version
 
     async def send_appended(self, source: OpenFile) -> None:
@@ -301,8 +315,8 @@ class File:
     def _meet(self, last: Stored) -> None:
         """Let the forwarder that started first go on: RelayError: this is the second one."""
         self._n_foreign += 1
-        started = last.headers.get("Relay-Forwarder", "").rpartition(" ")[2]
-        if self._n_foreign > _FOREIGN_MAX and started.isdecimal() and int(started) < self.link.sender.started_ns:
+        started = _started(last)
+        if self._n_foreign > _FOREIGN_MAX and started is not None and started < self.link.sender.started_ns:
             raise RelayError(
                 f"{self.link.recording.path} is forwarded as {self.link.host}/{self.link.name} by {self._name(last)} "
                 f"already, to {self.link.server.url}: end that one first"
@@ -312,6 +326,12 @@ class File:
     def _name(last: Stored) -> str:
         """Return who has sent a message, for people."""
         node, _, rest = last.headers.get("Relay-Forwarder", "").partition(" ")
-        pid, _, started = rest.partition(" ")
-        when = f" since {datetime.fromtimestamp(int(started) // _NS, UTC):%F %T} UTC" if started.isdecimal() else ""
+        pid, started = rest.partition(" ")[0], _started(last)
+        when = f" since {datetime.fromtimestamp(started // _NS, UTC):%F %T} UTC" if started is not None else ""
         return f"{node or 'another forwarder'} (pid {pid or '?'}{when})"
+
+
+def _started(last: Stored) -> int | None:
+    """Return when the forwarder of a message has started, ns since 1970; None: it does not say."""
+    text = last.headers.get("Relay-Forwarder", "").rpartition(" ")[2]
+    return int(text) if _NANOSECONDS.fullmatch(text) else None

@@ -35,7 +35,7 @@ class Spool:
 
     def recordings(self) -> Iterator[Recording]:
         """Iterate over the recordings, the earliest first."""
-        pattern = re.compile(rf"{re.escape(self._name)}-\d{{8}}T\d{{6}}(-\d+)?")
+        pattern = re.compile(rf"{re.escape(self._name)}-\d{{8}}T\d{{6}}(-\d+)?", re.ASCII)
         for name in sorted(filter(pattern.fullmatch, os.listdir(self.path))):
             path = os.path.join(self.path, name)
             if os.path.exists(os.path.join(path, MARK)):

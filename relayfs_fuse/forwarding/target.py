@@ -106,7 +106,7 @@ class Target:
         """
         place, piece = message.place, message.piece
         self._check_origin(message)
-        if piece.metadata is not None and place.kind is Kind.PACKETS and self._metadata(place).start < piece.metadata:
+        if piece.metadata is not None and place.kind is Kind.PACKETS and not self._metadata(place).has(piece.metadata):
             raise EarlierMissingError(_metadata_of(place))
         file = self.file(place)
         try:
@@ -149,10 +149,11 @@ class Target:
         """Take packets that need metadata which nobody has any more.
 
         place: of the metadata
+        start: where its unit starts
         """
         file = self.file(place)
         assert isinstance(file, WholeFile)
-        file.start = max(file.start, start)
+        file.waived = start
 
     def sync(self) -> None:
         """Have the disk hold what was written."""

@@ -253,11 +253,18 @@ class WholeFile(Written):
     """A file that is replaced as a whole.
 
     start: where the unit starts that it holds; -1: none
+    waived: where a unit starts that nobody has any more. Only this one is done without: whoever may publish could name
+            one that is later than all that will come
     """
 
     def __init__(self, path: str, part: Part) -> None:
         super().__init__(path, part)
         self.start = part.number(-1) if os.path.exists(path) else -1
+        self.waived: int | None = None
+
+    def has(self, start: int) -> bool:
+        """Return whether it holds the unit that starts there, or a later one, or does without."""
+        return start <= self.start or start == self.waived
 
     def take(self, piece: Piece, data: bytes) -> bool:
         """Replace the file, if this is the last message of the unit."""

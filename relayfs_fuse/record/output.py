@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 _MARK = ".relayfs"
 # The directory for packets that viewers cannot read. Viewers do not find a trace in it.
 QUARANTINE = ".damaged"
-_NUMBER = re.compile(r"\d{4,}")
+_NUMBER = re.compile(r"\d{4,}", re.ASCII)
 # In a process's directory, with rotation: number of events of a stream that were lost before this directory.
 _LOST = ".lost_before_cpu"
 # Prefix of the names of files that are not complete yet.

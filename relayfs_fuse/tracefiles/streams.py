@@ -9,7 +9,7 @@ from relayfs_fuse.native.trace import STATE_CPU
 # Of a process in the store, and of the stream that snapshots, recordings and cards have of it.
 STATE_FILE = ".state"
 _STATE = "state"
-_STREAM = re.compile(rf"(?:cpu(\d{{1,6}})|{_STATE})(?:_(\d{{1,9}}))?")
+_STREAM = re.compile(rf"(?:cpu(\d{{1,6}})|{_STATE})(?:_(\d{{1,9}}))?", re.ASCII)
 
 
 def stream_name(cpu: int, number: int = 0) -> str:

@@ -81,6 +81,7 @@ def operator(directory: Path) -> tuple[str, Path]:
         f"-----BEGIN NATS USER JWT-----\n{made}\n------END NATS USER JWT------\n\n"
         f"-----BEGIN USER NKEY SEED-----\n{user_seed}\n------END USER NKEY SEED------\n"
     )
+    creds.chmod(0o600)
     return settings, creds
 
 

@@ -5,11 +5,20 @@ from pathlib import Path
 
 import pytest
 from forwarding import make_recording, running, same
+from mounts import NOBODY
 from nats_server import NatsServer
 from nats_users import certificates, key, operator
 from tracing import relayctl
 
+from relayfs_fuse.errors import RelayError
+from relayfs_fuse.forwarding.access import Access
+
 HOST = os.uname().nodename
+
+
+def secret(path: Path, text: str) -> None:
+    path.write_text(text)
+    path.chmod(0o600)
 
 
 def there_and_back(server: NatsServer, out: Path, into: Path) -> None:
@@ -31,7 +40,7 @@ def test_nkeys_and_tls_in_both_directions(store, run, out, tmp_path):
     make_recording(store, run, out, 100)
     seed, public = key("user")
     nkey = tmp_path / "user.nk"
-    nkey.write_text(f"{seed}\n")
+    secret(nkey, f"{seed}\n")
     tls = certificates(tmp_path)
     users = f"authorization {{ users: [ {{ nkey: {public} }} ] }}"
     access = ("--nkey", nkey, "--tls-ca", tls.cert, "--tls-cert", tls.cert, "--tls-key", tls.key)
@@ -92,7 +101,35 @@ def test_a_server_that_does_not_encrypt_is_refused_if_it_should(nats, tmp_path):
 )  # fmt: skip
 def test_files_that_are_no_such_ones_are_named(options, why, tmp_path):
     names = {"file": str(tmp_path / "file"), "none": str(tmp_path / "none")}
-    Path(names["file"]).write_text("rubbish\n")
+    secret(Path(names["file"]), "rubbish\n")
     done = relayctl("fleet", "--to", "nats://127.0.0.1:1", *(option.format(**names) for option in options))
     assert done.returncode == 1
     assert done.stderr.startswith(f"relayctl: {why.format(**names)}"), done.stderr
+
+
+@pytest.mark.parametrize("option", ["nkey", "creds", "tls_key"])
+def test_secrets_that_others_may_read_or_change_are_refused(option, tmp_path):
+    """The group may read one of root's, as the keys of the group ssl-cert."""
+    path = tmp_path / "secret"
+    secret(path, key("user")[0])
+    tls = certificates(tmp_path)
+    words = {option: str(path), **({"tls_cert": str(tls.cert)} if option == "tls_key" else {})}
+    for mode, uid in ((0o604, 0), (0o602, 0), (0o620, 0), (0o640, NOBODY)):
+        path.chmod(mode)
+        os.chown(path, uid, -1)
+        with pytest.raises(RelayError, match=f"^{path} has mode {mode:04o}, so other users may read or change it: "):
+            Access(**words).words()
+    for mode, uid in ((0o640, 0), (0o600, NOBODY)):
+        path.chmod(mode)
+        os.chown(path, uid, -1)
+        try:
+            Access(**words).words()
+        except RelayError as error:
+            assert "mode" not in str(error)
+
+
+def test_a_password_in_a_file_of_options_is_a_secret(tmp_path):
+    file = tmp_path / "forward.toml"
+    file.write_text('to = "nats://user:password@127.0.0.1:1"\n')
+    done = relayctl("forward", tmp_path, "--config", file, "--once")
+    assert (done.returncode, done.stderr.startswith(f"relayctl: {file} has mode 0644, so ")) == (1, True), done.stderr

@@ -11,6 +11,7 @@ import zstandard
 from babeltrace import MAGIC, PACKET, read
 from forking import RELAYCTL
 from forwarding import files_in, forward, make_recording, receive, same
+from tracing import relayctl
 
 HOST = os.uname().nodename
 SUBJECT = "relayfs.h.r.p-1.cpu0"
@@ -77,6 +78,9 @@ MESSAGES: dict[str, tuple[str, bytes, dict[str, str], str]] = {
     "large metadata": (
         "relayfs.h.r.p-1.metadata", GOOD, headers(GOOD, "p-1/metadata", Relay_Packet=f"0 {LONG}"),
         f"{LONG} bytes are more than the 4259840",
+    ),
+    "digits of another script": (
+        "relayfs.h.r.p-1.cpu%D9%A3", GOOD, headers(GOOD, "p-1/cpu%D9%A3"), "'p-1/cpu\N{ARABIC-INDIC DIGIT THREE}' is no"
     ),
     "hole": (
         "relayfs.h.r.%2Edamaged%2Fp-1.why", GOOD, headers(GOOD, ".damaged/p-1/why", MANY),
@@ -208,6 +212,36 @@ def test_what_is_missing_before_a_message_is_an_empty_packet(nats, tmp_path):
     data = (tmp_path / "into/h/r/p-1/cpu0").read_bytes()
     assert data[600:800] == GOOD
     assert struct.unpack_from("<I", data) == (MAGIC,)
+
+
+def test_a_message_that_needs_metadata_of_the_far_future_keeps_nobody_from_having_the_next(nats, tmp_path):
+    """The receiver has done without it, and goes on."""
+    words = headers(GOOD, Relay_Metadata=str(1 << 62))
+    metadata = ("relayfs.h.r.p-1.metadata", b"x", headers(b"x", "p-1/metadata"))
+    nats.publish((SUBJECT, GOOD, words), metadata, ("relayfs.h.r.p-1.cpu1", GOOD, headers(GOOD, "p-1/cpu1")))
+    receive(tmp_path / "into", nats)
+    assert (tmp_path / "into/h/r/p-1/metadata").read_bytes() == b"x"
+    nats.publish(("relayfs.h.r.p-1.metadata", b"y", headers(b"y", "p-1/metadata", 1)))
+    receive(tmp_path / "into", nats)
+    assert (tmp_path / "into/h/r/p-1/metadata").read_bytes() == b"y"
+
+
+def test_a_forwarder_says_which_message_of_its_files_is_none_of_a_forwarder(nats, store, run, out):
+    make_recording(store, run, out)
+    forward(out, nats)
+    last = nats.messages()[-1]
+    origin, forwarder = last.headers["Relay-Origin"], f"h 1 {10**30}"
+    for words, why in (
+        ({"Relay-Origin": "other", "Relay-Forwarder": forwarder}, "which h (pid 1) has sent"),
+        ({"Relay-Origin": origin, "Relay-Forwarder": forwarder}, f"{last.subject}, is none that a forwarder sends: "),
+    ):
+        (sequence,) = nats.publish((last.subject, b"", words))
+        done = relayctl("forward", out, "--to", nats.url, "--once")
+        assert done.returncode == 1
+        assert why in done.stderr
+        assert "Traceback" not in done.stderr
+        nats.delete(sequence)
+    forward(out, nats)
 
 
 def test_an_empty_packet_has_any_length(nats, tmp_path):
