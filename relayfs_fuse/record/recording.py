@@ -222,9 +222,12 @@ class Recording:
             is_valid = _is_always_valid
         self._count_quarantined(cpu, packets, last)
         check_heads(cpu, packets, last, latest(self.process.origin, self._source.clocks()))
+        # In this order: the metadata has the events of the states, too.
+        states = self._first_states()
         self.update()
         found = self._checked(packets, n_records)
-        self._put_states()
+        if states:
+            self.output.append(STATE_CPU, [states], _is_always_valid)
         try:
             is_taken = self.output.append(cpu, [one.checked.packet for one in found], is_valid)
             self._n_packets[cpu] += n_new if is_taken else 0
@@ -237,14 +240,12 @@ class Recording:
         finally:
             self._account(cpu, found, last, summary)
 
-    def _put_states(self) -> None:
-        """Begin a directory of the output with the states that the process has set."""
+    def _first_states(self) -> Packet | None:
+        """Return the states that the process has set, with which a directory of the output begins; None: none."""
         if self.output.has_events() or self.output.last(STATE_CPU):
-            return
+            return None
         with errors_mean_damage(".events"):
-            states = read_states(self.process, self._source.clocks())
-        if states:
-            self.output.append(STATE_CPU, [states], _is_always_valid)
+            return read_states(self.process, self._source.clocks())
 
     def _account(self, cpu: int, found: list[_CheckedPacket], last: Head | None, summary: Summary) -> None:
         """Count the packets that were written, which need not be all if the output is full.

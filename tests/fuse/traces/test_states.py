@@ -10,8 +10,9 @@ import subprocess
 import sys
 import time
 import zlib
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 from babeltrace import Event, babeltrace
@@ -24,6 +25,12 @@ from traffic import some_cpu
 
 from relayfs_fuse.native import trace as native_trace
 from relayfs_fuse.native.tables import PERMS
+from relayfs_fuse.reading.packet import Packet
+from relayfs_fuse.reading.source import Source
+from relayfs_fuse.reading.states import read_states
+from relayfs_fuse.record import output
+from relayfs_fuse.record import recording as recording_module
+from relayfs_fuse.record.recorder import Options, Recorder
 from relayfs_fuse.trace import State
 
 SOURCE = Path(__file__).with_name("trace_states.c")
@@ -175,6 +182,53 @@ def test_each_directory_of_a_recording_begins_with_the_states(traced_mount: Moun
             finish(process)
     assert states_in(out / "0001")[2] == "b"
     assert states_in(out / "0002") == {2: "b", 3: "c"}
+
+
+LATE = """
+import sys
+from relayfs_fuse.trace import Event, State
+step = Event("states", "step", {"seq": "u64"})
+for seq in range(1000):
+    step(seq)
+print("written", flush=True)
+input()
+State("states", "late", {"key": "u32"})(7)
+print("set", flush=True)
+input()
+"""
+
+
+def test_metadata_has_the_events_of_states_whenever_the_recorder_dies(
+    traced_mount: Mount, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A state of a new event is set when the recorder is about to read the states; it ends when it has written them."""
+    command = [sys.executable, "-c", LATE]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, env=environment_of(traced_mount), **pipes) as program:
+        assert (program.stdin and program.stdout and program.stdout.readline()) == "written\n"
+
+        def read_late(*arguments: Any) -> Packet | None:
+            program.stdin.write("\n")
+            program.stdin.flush()
+            assert program.stdout.readline() == "set\n"
+            return read_states(*arguments)
+
+        def append(process: Any, cpu: int, *arguments: Any) -> bool:
+            is_appended = whole_append(process, cpu, *arguments)
+            if cpu == STATE_CPU:
+                raise KeyboardInterrupt
+            return is_appended
+
+        whole_append = output._Process.append
+        monkeypatch.setattr(recording_module, "read_states", read_late)
+        monkeypatch.setattr(output._Process, "append", append)
+        with closing(Source("t", str(traced_mount.store))) as source:
+            to = output.DirectoryOutput(str(tmp_path / "out"), source.identity)
+            with pytest.raises(KeyboardInterrupt):
+                Recorder(source, to, Options(duration_s=0), print, lambda: None).run()
+        program.kill()
+    (event,) = filter(is_state, babeltrace(tmp_path / "out").named("states:late"))
+    assert event["key"] == 7
 
 
 def test_a_crash_card_has_the_states(traced_mount: Mount, tmp_path: Path) -> None:
