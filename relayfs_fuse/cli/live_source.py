@@ -17,6 +17,7 @@ from relayfs_fuse.errors import RelayError
 from relayfs_fuse.explain import mounts_of
 from relayfs_fuse.native.trace import boot_id
 from relayfs_fuse.reading.source import Source, find_store
+from relayfs_fuse.record.full import touched
 from relayfs_fuse.record.output import write_atomically
 
 if TYPE_CHECKING:
@@ -78,9 +79,10 @@ class LiveSource:
         most: bytes that the spool may take
         follows: until it is removed; otherwise what it has now
         """
-        words = ["record", self._what, "-o", output, "--max", str(most), "--max-of", spool]
+        # The forwarder replaces small files there, too.
+        words = ["record", self._what, "-o", output, "--max", str(max(1, most - touched(0))), "--max-of", spool]
         words += ["--rotate-size", str(max(1, most // _SHARE))] if self.channel() is None else []
-        words += [] if follows else ["--duration", "0"]
+        words += [] if follows else ["--duration", "0", "--wait"]
         for option, value in (("--mount", self._mount), ("--store", self._store)):
             words += [option, value] if value is not None else []
         return Recorder(words)

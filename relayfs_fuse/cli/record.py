@@ -36,6 +36,7 @@ _STDOUT = "-"
 @click.option("--rotate-time", type=Seconds(0.1), metavar="SECONDS", help="The same after this time.")
 @click.option("--max", "most", type=Size(), metavar="BYTES", help="Wait while the files in DIR take so many bytes.")
 @click.option("--max-of", metavar="DIR", help="The directory that --max is about, such as one of several recordings.")
+@click.option("--wait", "waits", is_flag=True, help="With --max: after --duration, wait for room for what there is.")
 @click.option("--compress", is_flag=True, help="Compress complete files with zstd.")
 @check_option
 @click.option("--until-stopped", is_flag=True, help="End when the trace is stopped.")
@@ -51,6 +52,7 @@ def record(  # noqa: PLR0913, PLR0917  # an option each
     rotate_time: float | None,
     most: int | None,
     max_of: str | None,
+    waits: bool,
     compress: bool,
     check: str,
     until_stopped: bool,
@@ -64,11 +66,9 @@ def record(  # noqa: PLR0913, PLR0917  # an option each
     a file for each buffer: the records as cat has them, without their times; only those of rings have them. An
     interrupted recording to it is continued.
     """
-    if max_of is not None and most is None:
-        raise click.UsageError("--max-of is about --max, which says how many bytes")
-    if most == 0:
-        raise click.UsageError("--max 0: at least one byte is needed; K, M or G may follow, as in 2G")
-    limit = Limit(os.path.abspath(max_of or output), most) if most else None
+    limit = _limit(most, max_of, output)
+    if waits and (limit is None or duration is None):
+        raise click.UsageError("--wait is about the end of --duration, while --max leaves no room: give it with both")
     channel = find_channel(name, mount, store)
     if channel is not None:
         for_traces = {
@@ -80,13 +80,15 @@ def record(  # noqa: PLR0913, PLR0917  # an option each
             # The library looks there.
             os.environ["RELAYFS_STORE"] = os.path.abspath(store)
             name = os.path.join(os.environ["RELAYFS_STORE"], channel.path)
-        record_channel.record_channel(name, mount, output, duration, limit, progress=progress, as_json=json_wanted)
+        record_channel.record_channel(
+            name, mount, output, duration, limit, waits=waits, progress=progress, as_json=json_wanted
+        )
         return
     if output == _STDOUT:
         check_stdout()
         if compress or rotate_size or rotate_time or limit:
             raise click.UsageError("-o - cannot have --rotate-size, --rotate-time, --max or --compress; give -o DIR")
-    options = Options(rotate_size, rotate_time, duration, until_stopped, removes=store is not None, check=check)
+    options = Options(rotate_size, rotate_time, duration, until_stopped, store is not None, waits, check)
     shown = Progress(shows_always=progress)
     permit_many_files()
     with ExitStack() as stack:
@@ -115,6 +117,15 @@ def record(  # noqa: PLR0913, PLR0917  # an option each
         click.echo(summarize(name, output, recorder.summary), err=True)
     if full:
         raise full
+
+
+def _limit(most: int | None, directory: str | None, output: str) -> Limit | None:
+    """Return the limit that --max and --max-of are about. UsageError: they do not fit."""
+    if directory is not None and most is None:
+        raise click.UsageError("--max-of is about --max, which says how many bytes")
+    if most == 0:
+        raise click.UsageError("--max 0: at least one byte is needed; K, M or G may follow, as in 2G")
+    return Limit(os.path.abspath(directory or output), most) if most else None
 
 
 def _run(recorder: Recorder) -> OutputFullError | None:

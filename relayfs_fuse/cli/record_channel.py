@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from relayfs_fuse.cli.opened import NoChannelError, open_first
+from relayfs_fuse.cli.opened import open_first
 from relayfs_fuse.errors import RelayError
 from relayfs_fuse.native.app import App
+from relayfs_fuse.record.full import LimitError
 from relayfs_fuse.record.recording import Summary
 from relayfs_fuse.record.report import Progress, size
 from relayfs_fuse.record.rings import RingsApp
@@ -28,8 +29,9 @@ if TYPE_CHECKING:
     from relayfs_fuse.record.full import Limit
 
 _TICK_S = 1.0
-# How often is looked whether there is room.
+# How often is looked whether there is room, and how often a message about that is repeated.
 _LIMIT_TICK_S = 0.1
+_REPEAT_S = 60.0
 
 
 def refuse_options(channel: str, options: Mapping[str, object]) -> None:
@@ -43,9 +45,11 @@ class _End:
     """When a recording is to end: at a signal, or when its time has passed.
 
     duration: seconds; None: any number
+    waits: whether to wait then until there is room for what there is
     """
 
-    def __init__(self, duration: float | None) -> None:
+    def __init__(self, duration: float | None, *, waits: bool) -> None:
+        self._waits = waits
         self._end_s = math.inf if duration is None else time.monotonic() + duration
         self.signalled = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         for signum in (signal.SIGINT, signal.SIGTERM):
@@ -56,13 +60,21 @@ class _End:
         """How much time is left; 0: none."""
         return max(0.0, self._end_s - time.monotonic())
 
-    def wait(self, app: App | RingsApp | None, wait_s: float) -> bool:
-        """Wait so long at most; return whether it is the end, also of the app."""
+    def wait(self, app: App | RingsApp) -> bool:
+        """Wait for a tick at most; return whether it is the end, also of the app."""
         poll = select.poll()
         poll.register(self.signalled, select.POLLIN)
-        if app is not None:
-            poll.register(app, select.POLLIN)
-        return bool(poll.poll(1000 * min(wait_s, self.left_s))) or not self.left_s
+        poll.register(app, select.POLLIN)
+        return bool(poll.poll(1000 * min(_TICK_S, self.left_s))) or not self.left_s
+
+    def comes_before(self, limit: Limit, room: int) -> bool:
+        """Wait until there is more room than so many bytes; return whether it is the end before."""
+        poll = select.poll()
+        poll.register(self.signalled, select.POLLIN)
+        while limit.measure() <= room:
+            if poll.poll(1000 * _LIMIT_TICK_S) or not (self.left_s or self._waits):
+                return True
+        return False
 
 
 def record_channel(  # noqa: PLR0913  # an option each
@@ -72,12 +84,14 @@ def record_channel(  # noqa: PLR0913  # an option each
     duration: float | None,
     limit: Limit | None,
     *,
+    waits: bool,
     progress: bool,
     as_json: bool,
 ) -> None:
     """Record until the channel is removed, a signal comes or the time has passed; say what was lost.
 
     limit: of the bytes that are written; at the limit, records stay in the channel
+    waits: whether to wait for room when the time has passed
     """
     os.makedirs(output, exist_ok=True)
 
@@ -88,28 +102,16 @@ def record_channel(  # noqa: PLR0913  # an option each
         except OSError as error:
             if error.errno != errno.EMEDIUMTYPE:
                 raise
-        return RingsApp(os.path.join(root.place, path), files)
+        return RingsApp(os.path.join(root.place, path), files, limit)
 
     shown = Progress(shows_always=progress, what="records")
-    summary, waits = Summary(), True
-    form, unwritten, failure = "", 0, None
-    end: _End | None = None
-    while waits:
-        try:
-            app = open_first(name, mount, open_app)
-        except NoChannelError:
-            if not summary.buffers:
-                raise
-            break  # it was removed at the limit
-        with closing(app):
-            # Only now a signal ends it in order: before, nothing is open.
-            end = end or _End(duration)
-            summary.buffers = app.n_buffers
-            failure, waits = _record(app, summary, shown, end, limit)
-            if isinstance(app, RingsApp):
-                form, unwritten = app.form, unwritten + app.unwritten
-        while waits and limit and not limit.has_room():
-            waits = not end.wait(None, _LIMIT_TICK_S)
+    with closing(open_first(name, mount, open_app)) as app:
+        # Only now a signal ends it in order: before, nothing is open.
+        end = _End(duration, waits=waits)
+        recording = _Recording(app, limit, shown)
+        failure = recording.record(name, end)
+        form, unwritten = (app.form, app.unwritten) if isinstance(app, RingsApp) else ("", 0)
+    summary = recording.summary
     shown.close()
     if as_json:
         told = {"channel": name, "output": output, "bytes": summary.bytes, "lost": summary.lost}
@@ -126,27 +128,63 @@ def record_channel(  # noqa: PLR0913  # an option each
         )
 
 
-def _record(
-    app: App | RingsApp, summary: Summary, shown: Progress, end: _End, limit: Limit | None
-) -> tuple[OSError | None, bool]:
-    """Record; return the error of what could not be read or written, and whether to go on when there is room."""
-    n_bytes, n_lost = summary.bytes, summary.lost
+class _Recording:
+    """The recording of a channel, in several runs if the files may take no more meanwhile.
 
-    def count() -> None:
-        more, lost = app.stats()
-        summary.bytes, summary.lost = n_bytes + more, n_lost + lost
+    limit: of their bytes; None: any number
+    summary: what was recorded
+    """
 
-    app.start()
-    is_over, has_room = False, True
-    while has_room and not is_over and end.left_s:
-        is_over = end.wait(app, _LIMIT_TICK_S if limit else _TICK_S)
-        has_room = limit is None or limit.has_room()
-        count()
-        shown.tick(summary)
-    failure = None
-    try:
-        app.stop()
-    except OSError as error:
-        failure = error
-    count()
-    return failure, failure is None and not (has_room or is_over)
+    def __init__(self, app: App | RingsApp, limit: Limit | None, shown: Progress) -> None:
+        self.summary = Summary(buffers=app.n_buffers)
+        self._app = app
+        self._limit = limit
+        self._shown = shown
+        # In the runs before this one.
+        self._bytes = self._lost = 0
+        self._has_run = False
+
+    def record(self, name: str, end: _End) -> OSError | None:
+        """Record; return the error of what could not be read or written.
+
+        name: of the channel, for messages
+        """
+        said_s = -math.inf
+        while True:
+            room, before = self._limit.measure() if self._limit else None, self.summary.bytes
+            failure = self._run(end, room)
+            if self._limit is None or room is None or failure is None or failure.errno != errno.EDQUOT:
+                return failure
+            if self.summary.bytes > before:
+                continue
+            full = failure if isinstance(failure, LimitError) else self._limit.error("nothing more has room", name)
+            if time.monotonic() - said_s >= _REPEAT_S:
+                self._shown.say(f"{name}: {full.strerror}; the recording waits until there is room")
+                said_s = time.monotonic()
+            if end.comes_before(self._limit, room):
+                return full
+
+    def _run(self, end: _End, room: int | None) -> OSError | None:
+        """Record until there is no more room; return why it could not go on."""
+        if self._has_run:
+            self._count()  # what was lost since the last run has ended
+        self._bytes, self._lost, self._has_run = self.summary.bytes, self.summary.lost, True
+        if isinstance(self._app, App) and room is not None:
+            self._app.limit(room)
+        self._app.start()
+        is_over = False
+        while not is_over and end.left_s:
+            is_over = end.wait(self._app)
+            self._count()
+            self._shown.tick(self.summary)
+        failure = None
+        try:
+            self._app.stop()
+        except OSError as error:
+            failure = error
+        self._count()
+        return failure
+
+    def _count(self) -> None:
+        n_bytes, n_lost = self._app.stats()
+        self.summary.bytes, self.summary.lost = self._bytes + n_bytes, self._lost + n_lost

@@ -28,12 +28,19 @@ class App(library.Handle):
         """Stop it if it runs."""
         lib.relay_app_close(self._disown())
 
+    def limit(self, most: int) -> None:
+        """Limit by how many bytes, in blocks of 4096, the files may grow from the next start() to stop(); see there."""
+        check(lib.relay_app_limit(self._open, max(0, most)))
+
     def start(self) -> None:
         """Start to write what is in the channel, and what comes."""
         check(lib.relay_app_start(self._open))
 
     def stop(self) -> None:
-        """Write what the channel has now, and end; OSError: why a buffer could not be read or written to its end."""
+        """Write what the channel has now, and end; OSError: why a buffer could not be read or written to its end.
+
+        EDQUOT: the files would have grown by more than limit() permits
+        """
         check(lib.relay_app_stop(self._open))
 
     def fileno(self) -> int:

@@ -5,15 +5,21 @@ from __future__ import annotations
 import errno
 import os
 import time
+from bisect import bisect_right
 from contextlib import contextmanager, suppress
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
+from relayfs_fuse.errors import RelayError
+
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
 # What other programs do in a directory with a limit is looked at so often.
 _MEASURE_S = 1.0
-_BLOCK_BYTES = 512
+_UNIT_BYTES = 512
+# What most file systems allocate at least.
+BLOCK_BYTES = 4096
 # These errors pass when other programs delete or close files.
 TEMPORARY_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE})
 
@@ -29,31 +35,66 @@ class LimitError(OutputFullError):
 class Limit:
     """How many bytes all files in a directory may take on the disk, whoever writes them.
 
-    What is written last may go beyond it.
+    What others write is seen within _MEASURE_S.
     """
 
     def __init__(self, directory: str, most: int) -> None:
+        self.most = most
         self._directory = directory
-        self._most = most
         self._left = 0
         self._measured_s = 0.0
 
-    def take(self, n: int, path: str) -> None:
-        """Count n bytes that are to be written. LimitError: the files take as many bytes as they may.
+    def n_fitting(self, sizes: Sequence[int], path: str, kept: int = 0) -> int:
+        """Return how many pieces can be written now, in as many blocks as they may touch.
 
+        sizes: bytes of pieces that follow each other
         path: of the file, for messages
-        """
-        if self._left <= 0 or time.monotonic() - self._measured_s > _MEASURE_S:
-            self.has_room()
-        if self._left <= 0:
-            why = f"the files in {self._directory} take {self._most - self._left} bytes; --max permits {self._most}"
-            raise LimitError(errno.EDQUOT, why, path)
-        self._left -= n
+        kept: bytes that are to be left for what is written later
 
-    def has_room(self) -> bool:
-        """Return whether the files take less now."""
-        self._left, self._measured_s = self._most - size_of(self._directory), time.monotonic()
-        return self._left > 0
+        LimitError: none. RelayError: the first one never can
+        """
+        if touched(sizes[0]) + kept > self.most:
+            more = f", and {kept} are kept for the next directory" if kept else ""
+            raise RelayError(f"{path}: --max {self.most} is too little for the {sizes[0]} bytes of a piece{more}")
+        ends = list(accumulate(sizes))
+        if touched(ends[-1]) + kept > self._left or time.monotonic() - self._measured_s > _MEASURE_S:
+            self.measure()
+        if n := bisect_right(ends, self._left - kept, key=touched):
+            return n
+        raise self.error(f"{sizes[0]} bytes have no room", path)
+
+    def take(self, n: int, path: str, kept: int = 0) -> None:
+        """Count n bytes that are to be written at once; as n_fitting()."""
+        self.n_fitting([n], path, kept)
+        self.count(n)
+
+    def room(self, n: int, path: str) -> int:
+        """Return how many bytes can be written at once, n at most; LimitError: none."""
+        if touched(n) > self._left or time.monotonic() - self._measured_s > _MEASURE_S:
+            self.measure()
+        n = min(n, self._left - touched(0))
+        if n <= 0:
+            raise self.error("nothing more has room", path)
+        return n
+
+    def error(self, what: str, path: str) -> LimitError:
+        """Return the error that says what has no room."""
+        taken = f"the files in {self._directory} take {self.most - self._left} bytes"
+        return LimitError(errno.EDQUOT, f"{what}: {taken}, and --max permits {self.most}", path)
+
+    def count(self, n: int) -> None:
+        """Count bytes that are written in any case."""
+        self._left -= touched(n)
+
+    def measure(self) -> int:
+        """Return how many bytes there is room for now, in blocks; negative: others have written more than that."""
+        self._left, self._measured_s = self.most - size_of(self._directory), time.monotonic()
+        return self._left
+
+
+def touched(n: int) -> int:
+    """Return the bytes of the blocks that n bytes may touch, wherever they begin."""
+    return (n // BLOCK_BYTES + 2) * BLOCK_BYTES
 
 
 def size_of(directory: str) -> int:
@@ -62,7 +103,7 @@ def size_of(directory: str) -> int:
     for path, _, names in os.walk(directory):
         for name in names:
             with suppress(FileNotFoundError):
-                size += _BLOCK_BYTES * os.lstat(os.path.join(path, name)).st_blocks
+                size += _UNIT_BYTES * os.lstat(os.path.join(path, name)).st_blocks
     return size
 
 

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Protocol
 
 from relayfs_fuse.errors import RelayError
 from relayfs_fuse.native.trace import STATE_CPU
-from relayfs_fuse.reading.packet import Packet
-from relayfs_fuse.record.full import OutputFullError, temporary_errors_mean_full
+from relayfs_fuse.reading.packet import HEAD_BYTES, Packet
+from relayfs_fuse.record.full import OutputFullError, temporary_errors_mean_full, touched
 from relayfs_fuse.record.stream import OpenFiles, StreamFile, beginning_after
 from relayfs_fuse.tracefiles import ctf, thread_names
 from relayfs_fuse.tracefiles.streams import stream_name, stream_of
@@ -37,6 +37,8 @@ QUARANTINE = ".damaged"
 _NUMBER = re.compile(r"\d{4,}", re.ASCII)
 # In a process's directory, with rotation: number of events of a stream that were lost before this directory.
 _LOST = ".lost_before_cpu"
+# With a packet, so many bytes of other headers may be written, as a file may begin with it.
+_HEADS_BYTES = 3 * HEAD_BYTES
 # Prefix of the names of files that are not complete yet.
 _NEW = ".new-"
 
@@ -65,6 +67,9 @@ class ProcessOutput(Protocol):
 
     def has_events(self) -> bool:
         """Return whether the present directory of the process has streams besides that of states."""
+
+    def n_with_room(self, cpu: int, packets: Sequence[Packet]) -> int:
+        """Return how many packets, from the first on, can be appended now. OutputFullError: none."""
 
     def append(self, cpu: int, packets: Sequence[Packet], is_valid: Callable[[], bool]) -> bool:
         """Append packets to a stream; False: is_valid() returned False after they were copied, so none was appended."""
@@ -116,6 +121,7 @@ class DirectoryOutput:
         self.path = path
         self.compressor = compressor
         self.limit = limit
+        self._kept: int | None = None
         self.files = OpenFiles()
         self._processes: list[_Process] = []
         self._check_or_mark(origin)
@@ -154,10 +160,27 @@ class DirectoryOutput:
         self._processes.append(process)
         return process
 
+    @property
+    def kept(self) -> int:
+        """How many bytes are to be left to begin the next directory."""
+        if self._kept is None:
+            self._kept = sum(process.begin_bytes for process in self._processes) if self.number else 0
+        return min(self._kept, self.limit.most // 2) if self.limit else 0
+
+    def take(self, n: int, path: str) -> None:
+        """Count n bytes that are to be written, as Limit.take()."""
+        if self.limit:
+            self.limit.take(n, path, self.kept)
+
+    def note_change(self) -> None:
+        """Note that a directory may begin with something else."""
+        self._kept = None
+
     def quarantine(self, process: str, name: str, data: bytes) -> None:
         """Append to a file below DIR/.damaged, where viewers find no trace."""
         directory = os.path.join(self.path, QUARANTINE, process)
         path = os.path.join(directory, name)
+        self.take(len(data), path)
         with temporary_errors_mean_full(path):
             os.makedirs(directory, exist_ok=True)
             with open(path, "ab") as file:
@@ -184,6 +207,7 @@ class DirectoryOutput:
     def process_ended(self, process: _Process) -> None:
         """Note that a process has ended; its directory is complete."""
         self._processes.remove(process)
+        self.note_change()
         if self.compressor and not self.number and process.path:
             self.compressor.add(process.path)
 
@@ -283,11 +307,18 @@ class _Process:
     def set_metadata(self, data: bytes) -> None:
         """Replace the metadata; if there is a directory, write it there."""
         self._metadata, self._is_written = data, False
+        self._output.note_change()
         if self.path:
             self._write_metadata(self.path)
 
-    def _write_metadata(self, directory: str) -> None:
+    def _write_metadata(self, directory: str, *, is_kept: bool = False) -> None:
+        """Write the metadata to a directory.
+
+        is_kept: room was kept for it
+        """
         path = os.path.join(directory, "metadata")
+        if not is_kept:
+            self._output.take(len(self._metadata), path)
         with temporary_errors_mean_full(path):
             write_atomically(path, ctf.with_uuid(self._metadata, self._uuid))
         self._is_written = True
@@ -309,8 +340,17 @@ class _Process:
         path = os.path.join(self._last_path, thread_names.FILE)
         # Somebody may have moved a complete directory away.
         with suppress(OutputFullError, FileNotFoundError), temporary_errors_mean_full(path):
+            self._output.take(len(self._threads), path)
             write_atomically(path, self._threads)
             self._are_threads_written = True
+
+    def n_with_room(self, cpu: int, packets: Sequence[Packet]) -> int:
+        """Return how many packets have room now: with each of them, a file may begin."""
+        limit = self._output.limit
+        if limit is None:
+            return len(packets)
+        path = os.path.join(self.path or self._output.current, stream_name(cpu))
+        return limit.n_fitting(list(map(_bytes_with, packets)), path, self._output.kept)
 
     def append(self, cpu: int, packets: Sequence[Packet], is_valid: Callable[[], bool]) -> bool:
         """Append packets to a stream file; if they do not all fit, to several."""
@@ -318,12 +358,12 @@ class _Process:
         if not self._is_written:
             self._write_metadata(directory)
         self._write_threads()
-        if self._output.limit:
-            n_bytes = sum(packet.head.packet_bytes for packet in packets)
-            self._output.limit.take(n_bytes, os.path.join(directory, f"cpu{cpu}"))
+        path = os.path.join(directory, stream_name(cpu))
+        # All of them or none: who goes on in another directory would write those again that are not consumed.
+        self._output.take(sum(map(_bytes_with, packets)), path)
         rest = list(packets)
         while rest:
-            with temporary_errors_mean_full(os.path.join(directory, stream_name(cpu))):
+            with temporary_errors_mean_full(path):
                 file = self._file(directory, cpu, rest[0])
             if file.is_hidden and self._n_files[cpu] > 1 and (before := self._last.get(cpu)):
                 rest[0] = beginning_after(before, rest[0])
@@ -335,12 +375,19 @@ class _Process:
             rest = rest[n:]
         return True
 
+    @property
+    def begin_bytes(self) -> int:
+        """How many bytes of the disk begin() takes at most."""
+        return touched(len(self._metadata)) + touched(len(self._threads)) + touched(0) * len(self._last)
+
     def begin(self) -> None:
         """Make the directory for further packets; it has what is lost so far, also if the ones before are removed."""
         if self._last:
             with suppress(OutputFullError):
                 directory = self._make_directory()
-                self._write_metadata(directory)
+                if self._output.limit:
+                    self._output.limit.count(self.begin_bytes)
+                self._write_metadata(directory, is_kept=True)
                 with temporary_errors_mean_full(directory):
                     for cpu, last in self._last.items():
                         if last.events_discarded:
@@ -375,11 +422,13 @@ class _Process:
         path = os.path.join(directory, stream_name(cpu, number))
         before = self._last.get(cpu)
         if not number and before and before.events_discarded:
+            self._output.take(0, path)
             self._store_lost_before(directory, cpu, before.events_discarded)
         file = StreamFile.create(path, packet, self._output.files, goes_on=number > 0)
         self._files[cpu] = file
         self._declared[cpu] = self._n_declared
         self._n_files[cpu] = number + 1
+        self._output.note_change()
         return file
 
     def _store_lost_before(self, directory: str, cpu: int, discarded: int) -> None:
@@ -405,6 +454,11 @@ class _Process:
         self.end_files(discarded)
         self.path = path
         self._output.process_ended(self)
+
+
+def _bytes_with(packet: Packet) -> int:
+    """Return how many bytes may be written with a packet."""
+    return packet.head.packet_bytes + _HEADS_BYTES
 
 
 def _subtract_lost(packets: list[Packet], before: int) -> list[Packet]:

@@ -61,6 +61,7 @@ class Options:
     duration_s: float | None = None
     until_stopped: bool = False
     removes: bool = False  # remove directories that are recorded, from a store without a server
+    waits: bool = False  # after duration_s, wait for room for what the buffers have
     check: str = "others"  # one of trust.CHECKS
 
 
@@ -128,7 +129,7 @@ class Recorder:
     def _finish_all(self) -> None:
         """Record the last events of all processes; while the output is full, wait for room.
 
-        OutputFullError: it is full, and stop() was called or the duration has passed.
+        OutputFullError: it is full, and stop() was called, or the duration has passed and options.waits is not set.
         """
         until = time.monotonic() + _FLUSH_S
         while True:
@@ -144,7 +145,7 @@ class Recorder:
                 if not self._recordings:
                     return
                 time.sleep(_BUSY_RETRY_S)
-            elif self._is_told_to_end():
+            elif self._stops or (self._is_told_to_end() and not self._options.waits):
                 self.summary.unwritten = sum(recording.n_unread() for recording in self._recordings.values())
                 raise self._full
             else:

@@ -161,19 +161,31 @@ class Recording:
             packets, skipped, whole = self._begin(cpu, consumer, limit)
             if not packets and not skipped and whole:
                 return False
+            n = 0
             try:
-                if whole and self._take(cpu, packets, consumer, summary):
+                n = self._n_with_room(cpu, packets) if whole else 0
+                if whole and n == len(packets) and self._take(cpu, packets, consumer, summary):
                     self._n_packets[cpu] += bool(skipped)
                     consumer.end()
                     return True
             finally:
                 consumer.abort()
-            # There were too many pieces, or packets were overwritten meanwhile: read fewer.
-            some = packets if not whole else packets[: max(1, len(packets) // 2)]
+            # There were too many pieces, or too little room, or packets were overwritten meanwhile: read fewer.
+            fewer = n if n < len(packets) else max(1, n // 2)
+            some = packets if not whole else packets[:fewer]
             limit = skipped + sum(packet.head.packet_bytes for packet in some)
             if not limit:
                 raise DamagedError(f"cpu{cpu}: a packet in too many pieces")
         return False
+
+    def _n_with_room(self, cpu: int, packets: list[Packet]) -> int:
+        """Return how many packets can be written now, or are in the output: these alone, to be consumed.
+
+        OutputFullError: none
+        """
+        last = self.output.last(cpu)
+        n_there = sum(packet.head.packet_seq_num <= last.packet_seq_num for packet in packets) if last else 0
+        return n_there or (self.output.n_with_room(cpu, packets) if packets else 0)
 
     def _begin(self, cpu: int, consumer: Consumer, limit: int | None) -> tuple[list[Packet], int, bool]:
         with errors_mean_damage(f"cpu{cpu}"):

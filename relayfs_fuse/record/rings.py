@@ -25,6 +25,7 @@ from relayfs_fuse.native.tables import RING_OPTIONS
 
 if TYPE_CHECKING:
     from relayfs_fuse.native.ring import RingStats
+    from relayfs_fuse.record.full import Limit
 
 _BLOCK_BYTES = 256 << 10
 # How long to sleep if nothing comes: then it is time to see whether to stop.
@@ -44,24 +45,27 @@ class RingsApp(Closing):
     path: the path of its relay files without the number
     output: what the paths of the files begin with
     form: what precedes each record in the files: "time,length", "length", or "": as its relay file has it
+    limit: of the bytes of the files; None: any number
 
     OSError: it is no channel of rings, or cannot be used. RelayError: its rings cannot be mapped.
     """
 
-    def __init__(self, path: str, output: str) -> None:
+    def __init__(self, path: str, output: str, limit: Limit | None = None) -> None:
         with ExitStack() as stack:
             self._rings = RingsHandle(path)
             stack.callback(self._rings.close)
             if not self._rings.is_mapped:
                 raise RelayError(f"the rings of {path} cannot be mapped; relayctl cat --follow >FILE records them")
             self._form, self.form = _form_of(self._rings.stats(0))
-            self._files = [stack.enter_context(_File(f"{output}{i}", self._rings, i)) for i in range(self._rings.n)]
+            self._files = [
+                stack.enter_context(_File(f"{output}{i}", self._rings, i, limit)) for i in range(self._rings.n)
+            ]
             self._stack = stack.pop_all()
         self._lost_before = self._lost()
         self._failure: Exception | None = None
         self._is_told_to_stop = False
         self._over = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread: threading.Thread | None = None
 
     def close(self) -> None:
         """Stop it if it runs; close the rings and the files."""
@@ -71,10 +75,20 @@ class RingsApp(Closing):
 
     def start(self) -> None:
         """Start to write what is in the rings, and what comes."""
+        self._failure, self._is_told_to_stop = None, False
+        self._lost_before = self._lost()
+        for file in self._files:
+            file.n_written = 0
+        with suppress(BlockingIOError):
+            os.eventfd_read(self._over)
+        self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
-        """Write what the rings have now, and end; OSError: why a ring could not be read or written to its end."""
+        """Write what the rings have now, and end; OSError: why a ring could not be read or written to its end.
+
+        LimitError: the files would take more than they may
+        """
         self._end()
         if self._failure is not None:
             raise self._failure
@@ -97,8 +111,9 @@ class RingsApp(Closing):
 
     def _end(self) -> None:
         self._is_told_to_stop = True
-        if self._thread.ident is not None:
+        if self._thread is not None:
             self._thread.join()
+            self._thread = None
 
     def _is_over(self) -> bool:
         return self._is_told_to_stop or all(file.is_over for file in self._files)
@@ -127,7 +142,7 @@ class RingsApp(Closing):
         return self._rings.n
 
     def stats(self) -> tuple[int, int]:
-        """Return how many bytes were written, and how many records were lost since this was opened."""
+        """Return how many bytes were written, and how many records were lost, since start()."""
         return sum(file.n_written for file in self._files), self._lost() - self._lost_before
 
     @property
@@ -155,12 +170,13 @@ class _File(Closing):
     n_written: bytes; n_unwritten: bytes that were consumed and not written, also by a recorder that was killed
     """
 
-    def __init__(self, path: str, rings: RingsHandle, index: int) -> None:
+    def __init__(self, path: str, rings: RingsHandle, index: int, limit: Limit | None) -> None:
         self.is_over = self.is_busy = False
         self.n_written = self.n_unwritten = 0
         self._path = path
         self._rings = rings
         self._index = index
+        self._limit = limit
         self._size = _BLOCK_BYTES
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
         self._end = os.fstat(self._file).st_size
@@ -175,11 +191,14 @@ class _File(Closing):
     def write(self, form: Form | None) -> bool:
         """Write what is there, at most a block, and consume it; False: nothing is there, or another reader at work."""
         self.is_busy = False
+        size = self._limit.room(self._size, self._path) if self._limit else self._size
         try:
-            block = self._rings.next_framed(self._index, self._size, form)
+            block = self._rings.next_framed(self._index, size, form)
         except OSError as error:
             self.is_busy = error.errno == errno.EBUSY
             if error.errno == errno.EMSGSIZE:
+                if self._limit and size < self._size:
+                    raise self._limit.error(f"a record of more than {size} bytes has no room", self._path) from error
                 self._size *= 2
             elif not self.is_busy:
                 raise
@@ -197,6 +216,8 @@ class _File(Closing):
             self.n_unwritten += self._rings.overwrite * len(block)
             raise OSError(error.errno, error.strerror, self._path) from error
         self._rings.release(self._index)
+        if self._limit:
+            self._limit.count(len(block))
         self._end += len(block)
         self.n_written += len(block)
         return True

@@ -125,6 +125,10 @@ class TarProcess:
         """Write a file to .damaged, where viewers find no trace."""
         self._output.quarantine(self._name, name, data)
 
+    def n_with_room(self, cpu: int, packets: Sequence[Packet]) -> int:  # noqa: ARG002  # as the other output
+        """Return how many packets have room: all of them, as a stream has no limit."""
+        return len(packets)
+
     def append(self, cpu: int, packets: Sequence[Packet], is_valid: Callable[[], bool]) -> bool:
         """Write packets as a file; False: is_valid() returned False after they were copied, so nothing was written."""
         self._output.write_rest()

@@ -85,6 +85,15 @@ struct relay_app *relay_app_open(const char *path, const struct relay_app_option
 void *relay_app_private(const struct relay_app *app);
 
 /*
+ * Limit by how many bytes, counted in blocks of 4096, the output files may grow from the next relay_app_start() to
+ * relay_app_stop(). A reader ends with -EDQUOT before it writes a piece that would take more; the piece stays in the channel.
+ * UINT64_MAX: no limit, as after relay_app_open().
+ *
+ * -EALREADY: the app is running; -EINVAL: it has no output files.
+ */
+int relay_app_limit(struct relay_app *app, uint64_t bytes);
+
+/*
  * Start the readers, each on the CPU of its buffer if it may run there, and enable the channel. Data that is in the channel
  * already is read, too. The app may be started again after it was stopped.
  *
@@ -98,8 +107,9 @@ int relay_app_start(struct relay_app *app);
  * output, and up to a second for records that are reserved and not committed.
  *
  * Returns 0; -EALREADY: the app is not running; or the reason why a reader ended early: the error of write(2) or
- * process_subbuf(); -EBUSY: a reservation, or another reader, blocked it all the time; -EBADMSG: damaged memory; or an
- * error of read(2) or poll(2). Data that was not written is still in the channel, and is read after the next start.
+ * process_subbuf(); -EDQUOT: relay_app_limit(); -EBUSY: a reservation, or another reader, blocked it all the time;
+ * -EBADMSG: damaged memory; or an error of read(2) or poll(2). Data that was not written is still in the channel, and is
+ * read after the next start.
  */
 int relay_app_stop(struct relay_app *app);
 

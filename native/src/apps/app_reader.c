@@ -45,11 +45,35 @@ void relay_app_lost(const struct relay_stats *stats, uint64_t *records, uint64_t
 
 /* --- delivering --- */
 
+static uint64_t blocks(uint64_t bytes)
+{
+	return bytes / APP_BLOCK_BYTES + (bytes % APP_BLOCK_BYTES != 0);
+}
+
+/* Count the blocks that a piece takes in addition. 0; -EDQUOT: all readers together would take more than they may. */
+static int take_room(struct app_reader *reader, size_t length)
+{
+	struct app_shared *shared = reader->shared;
+	uint64_t end = (uint64_t)reader->output.bytes;
+	uint64_t n = blocks(end + length) - blocks(end);
+	/* Relaxed: no other data depends on it. */
+	if (__atomic_add_fetch(&shared->n_blocks, n, __ATOMIC_RELAXED) <= shared->max_blocks)
+		return 0;
+	__atomic_sub_fetch(&shared->n_blocks, n, __ATOMIC_RELAXED);
+	return -EDQUOT;
+}
+
+static int write_piece(struct app_reader *reader, const void *data, size_t length)
+{
+	int err = take_room(reader, length);
+	return err ? err : relay_app_output_write(&reader->output, data, length);
+}
+
 static int deliver(struct app_reader *reader, const void *data, size_t length, size_t padding)
 {
 	struct app_shared *shared = reader->shared;
 	int err = shared->process_subbuf ? shared->process_subbuf(shared->app, reader->buf->cpu, data, length, padding)
-	                                 : relay_app_output_write(&reader->output, data, length);
+	                                 : write_piece(reader, data, length);
 	if (err)
 		return err < 0 ? err : -EINVAL;
 	relay_app_count(&reader->stats.bytes, reader->stats.bytes + length);

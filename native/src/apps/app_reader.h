@@ -9,6 +9,9 @@
 #include <pthread.h>
 #include <relayfs/relay_app.h>
 
+/* What most file systems allocate at least. */
+enum { APP_BLOCK_BYTES = 4096 };
+
 /* The state that all readers of an app share. */
 struct app_shared {
 	struct relay_app *app;
@@ -17,7 +20,9 @@ struct app_shared {
 	uint32_t stop; /* futex; 1: the readers have to end. Writer: relay_app_stop() */
 	int stop_fd;   /* an eventfd that is readable when `stop` is 1, for poll(2) */
 	int over_fd; /* an eventfd that is readable when the last reader has ended, or one has failed. Writers: readers */
-	uint32_t n_running; /* readers. Writers: relay_app_start(), readers */
+	uint32_t n_running;  /* readers. Writers: relay_app_start(), readers */
+	uint64_t max_blocks; /* by which all output files together may grow. Writer: relay_app_limit() */
+	uint64_t n_blocks;   /* by which they have grown since relay_app_start(). Writers: readers */
 };
 
 struct app_reader {

@@ -119,6 +119,7 @@ struct relay_app *relay_app_open(const char *path, const struct relay_app_option
 		app->shared = (struct app_shared){.app = app,
 		                                  .way = options.way,
 		                                  .process_subbuf = options.process_subbuf,
+		                                  .max_blocks = UINT64_MAX,
 		                                  .stop_fd = -1,
 		                                  .over_fd = -1};
 		app->keep_enabled = options.keep_enabled;
@@ -156,6 +157,16 @@ void relay_app_close(struct relay_app *app)
 }
 
 /* --- running --- */
+
+int relay_app_limit(struct relay_app *app, uint64_t bytes)
+{
+	if (app->running)
+		return -EALREADY;
+	if (app->shared.process_subbuf)
+		return -EINVAL;
+	app->shared.max_blocks = bytes == UINT64_MAX ? UINT64_MAX : bytes / APP_BLOCK_BYTES;
+	return 0;
+}
 
 static int prepare(struct app_reader *reader)
 {
@@ -233,6 +244,7 @@ int relay_app_start(struct relay_app *app)
 	clear(app->shared.stop_fd);
 	clear(app->shared.over_fd);
 	app->shared.stop = 0;
+	app->shared.n_blocks = 0;
 	app->shared.n_running = app->chan->n_buffers;
 	err = start_readers(app);
 	if (err) {

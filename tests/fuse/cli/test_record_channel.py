@@ -2,7 +2,9 @@
 
 import json
 import os
+import re
 import signal
+import time
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,7 @@ from mounts import DEADLINE_S, Mount, wait_until
 from tracing import RELAYCTL, recording, relayctl
 
 from relayfs_fuse import Channel
+from relayfs_fuse.record.full import size_of
 
 pytestmark = pytest.mark.one_mount
 
@@ -84,6 +87,57 @@ def test_a_full_disk_loses_nothing(mount: Mount, tmp_path: Path) -> None:
     assert done.returncode == 1
     assert done.stderr.endswith("app/cpu: No space left on device; what was not written is still in the channel\n")
     assert channel.read_bytes() == b"1\n"
+
+
+@pytest.mark.parametrize("options", ["subbuf_size=4K n_subbufs=64", "type=ring framing=line size=256K"])
+def test_max_is_a_bound_and_what_has_no_room_stays_in_the_channel(mount: Mount, tmp_path: Path, options: str) -> None:
+    channel = mount.create("app/cpu", f"buffers=single {options}")
+    lines = b""
+    with channel.open("wb", buffering=0) as opened:
+        for number in range(2000):
+            line = b"%d".ljust(99) % number + b"\n"
+            opened.write(line)
+            lines += line
+    file = tmp_path / "out/cpu0"
+    for most in (64 << 10, 100 << 10):
+        done = relayctl("record", channel, "-o", file.parent, "--max", most, "--duration", 0)
+        assert done.returncode == 1
+        assert re.search(
+            rf"app/cpu: no.*: the files in {file.parent} take \d+ bytes, and --max permits {most}; "
+            "what was not written is still in the channel\n$", done.stderr,
+        )  # fmt: skip
+        assert most - (16 << 10) < size_of(str(file.parent)) <= most
+        assert file.stat().st_size + int(mount.shown("app/cpu", "unread_bytes")) >= len(lines)
+    assert relayctl("record", channel, "-o", file.parent, "--max", "1M", "--duration", 0).returncode == 0
+    assert file.read_bytes() == lines
+
+
+def test_with_wait_it_goes_on_when_there_is_room(mount: Mount, tmp_path: Path) -> None:
+    """A removal meanwhile takes nothing away."""
+    channel = mount.create("app/cpu", "buffers=single subbuf_size=4K n_subbufs=64")
+    lines = [b"%d".ljust(99) % number + b"\n" for number in range(2000)]
+    write(channel, *lines)
+    out = tmp_path / "out"
+    with recording(channel, "-o", out, "--max", "64K", "--duration", "0", "--wait") as recorder:
+        assert recorder.stderr is not None
+        assert recorder.stderr.readline().endswith("--max permits 65536; the recording waits until there is room\n")
+        mount.command("remove app/cpu")
+        found = b""
+        while recorder.poll() is None:
+            found += moved(out / "cpu0", len(found))
+            time.sleep(0.01)
+        assert recorder.returncode == 0, recorder.stderr.read()
+    found += moved(out / "cpu0", len(found))
+    assert found.splitlines(keepends=True) == lines
+
+
+def moved(path: Path, start: int) -> bytes:
+    """Return what a file has from there on, and free its room."""
+    with path.open("rb") as file:
+        data = os.pread(file.fileno(), 1 << 30, start)
+    if end := start + len(data) & -4096:
+        run(["fallocate", "--punch-hole", "--length", str(end), path], check=True)
+    return data
 
 
 def test_json_and_what_is_refused(mount: Mount, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@
  *     start, stop   0, or the name of the error
  *     stats         sums over all buffers: bytes pieces max_backlog lost_records lost_bytes
  *     over MS       1: relay_app_fd() became readable within that time; 0: it did not
+ *     limit N       relay_app_limit(): 0, or the name of the error
  *     refuse N      process_subbuf() fails with EDOM from now on (N 1) or no longer (N 0)
  *
  * At the end of its input it closes the app.
@@ -82,6 +83,8 @@ static void obey(struct relay_app *app, const char *command)
 		print_stats(app);
 	else if (!strncmp(command, "over ", 5))
 		printf("%d\n", poll(&(struct pollfd){.fd = relay_app_fd(app), .events = POLLIN}, 1, atoi(command + 5)));
+	else if (!strncmp(command, "limit ", 6))
+		print_result(relay_app_limit(app, strtoull(command + 6, NULL, 10)));
 	else if (!strncmp(command, "refuse ", 7))
 		printf("%d\n", __atomic_exchange_n(&refuses, atoi(command + 7), __ATOMIC_RELAXED));
 	else

@@ -526,3 +526,28 @@ def test_each_reader_runs_on_the_cpu_of_its_buffer(mount: Mount, open_app: Start
 
     # Each goes there itself when it begins.
     wait_until(lambda: masks() == [{cpu} for cpu in cpus], lambda: f"the readers run on {masks()}")
+
+
+@WAYS
+def test_output_files_grow_by_no_more_than_the_limit(mount: Mount, open_app: Start, way: tuple[str, ...]) -> None:
+    """What has no room stays in the channel."""
+    channel = mount.create(CHANNEL, "buffers=single subbuf_size=4K n_subbufs=8")
+    written = [(b"%d" % number).ljust(99) + b"\n" for number in range(250)]
+    with Channel(channel) as opened:
+        for line in written:
+            opened.write(line)
+    app = open_app("keep", "append", *way)
+    sizes = []
+    for limit, result in ((4095, "EDQUOT"), (10_000, "EDQUOT"), (1 << 20, "0")):
+        assert app.ask(f"limit {limit}") == "0"
+        app.start()
+        assert app.ask(f"limit {limit}") == "EALREADY"
+        assert app.ask("stop") == result
+        sizes.append(len(app.of(0)))
+    # Of what read(2) has returned, nothing is given back.
+    assert sizes == [0, 0 if way else 8000, len(written) * 100]
+    assert app.of(0) == b"".join(written)
+    app.finish()
+    app = open_app("pieces", "keep")
+    assert app.ask("limit 4096") == "EINVAL"
+    app.finish()
