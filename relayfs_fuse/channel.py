@@ -6,9 +6,11 @@ import os
 from typing import TYPE_CHECKING
 
 from relayfs_fuse.native import ChannelHandle, library
+from relayfs_fuse.native.channel import relay_write
+from relayfs_fuse.native.split import write_all
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable
 
     from typing_extensions import Buffer as AnyBuffer
 
@@ -26,8 +28,7 @@ class Channel(library.Closing):
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.path = os.fspath(path)
-        self._handle = ChannelHandle(self.path)
+        self._attach(path, None)
 
     @classmethod
     def create(cls, path: str | os.PathLike[str], **options: str | int) -> Channel:
@@ -35,11 +36,14 @@ class Channel(library.Closing):
 
         options: the keys of the control file's `create`, such as subbuf_size="64K", mode="overwrite"
         """
-        words = " ".join(f"{key}={value}" for key, value in options.items())
         channel = cls.__new__(cls)
-        channel.path = os.fspath(path)
-        channel._handle = ChannelHandle(channel.path, words)
+        channel._attach(path, " ".join(f"{key}={value}" for key, value in options.items()))
         return channel
+
+    def _attach(self, path: str | os.PathLike[str], options: str | None) -> None:
+        self.path = os.fspath(path)
+        self._handle = ChannelHandle(self.path, options)
+        self._pointer = self._handle.pointer
 
     def write(self, data: AnyBuffer, *, will_retry: bool = False) -> None:
         """Write one record into the current CPU's buffer.
@@ -47,14 +51,30 @@ class Channel(library.Closing):
         data: bytes, or another object with a contiguous buffer
         will_retry: do not count the record as lost if there is no room (ENOSPC), because the caller will try again
         """
-        self._handle.write(data, will_retry)
+        # This way costs half again as much as the call of the library alone.
+        if type(data) is bytes and not will_retry:
+            error = relay_write(self._pointer, data, len(data))
+            if error:
+                self._handle.refuse(error)
+        else:
+            self._handle.write(data, will_retry)
 
-    def write_many(self, records: Sequence[AnyBuffer]) -> int:
-        """Write records in order with one call; return the number written.
+    def write_many(
+        self, records: Iterable[AnyBuffer] | AnyBuffer, *, length: int | None = None, separator: bytes | None = None
+    ) -> int:
+        r"""Write records in order with one call; return the number written.
 
-        The first record that is refused ends the batch; if it is the very first, its error is raised.
+        records: bytes, or other objects with contiguous buffers; or, with `length` or `separator`, one such object,
+            which is cut into records without a copy
+        length: bytes of each record; the buffer has a multiple of it
+        separator: the byte that ends each record and belongs to it, such as b"\n"; the last record may be without it
+
+        The first record that is refused is counted as lost, and ends the batch; those behind it are not tried. If it is
+        the very first, its error is raised. TypeError, ValueError: nothing was written.
         """
-        return self._handle.write_many(records)
+        if length is None and separator is None and not isinstance(records, library.ONE_BUFFER):
+            return self._handle.write_many(records)  # type: ignore[arg-type]
+        return write_all(self._handle, records, length=length, separator=separator)  # type: ignore[arg-type]
 
     def flush(self) -> None:
         """Switch to the next sub-buffers, so that readers of whole sub-buffers get all data written so far."""
@@ -73,4 +93,5 @@ class Channel(library.Closing):
 
     def close(self) -> None:
         """Close the channel; no thread may be writing through it."""
+        self._pointer = library.NULL
         self._handle.close()

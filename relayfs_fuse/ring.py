@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING
 
 from relayfs_fuse.native import library
 from relayfs_fuse.native import ring as native_ring
-from relayfs_fuse.native.ring import RingsHandle
+from relayfs_fuse.native.ring import RingsHandle, relay_rings_output
+from relayfs_fuse.native.split import write_all
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from typing_extensions import Buffer as AnyBuffer
 
@@ -70,6 +71,7 @@ class Ring(library.Closing):
         self.missed = 0
         self._next = 0
         self._handle = RingsHandle(self.path, options)
+        self._pointer = self._handle.pointer
 
     def output(self, data: AnyBuffer, wakeup: bool | None = None, *, will_retry: bool = False) -> None:
         """Write one record.
@@ -77,7 +79,28 @@ class Ring(library.Closing):
         data: bytes, or another object with a contiguous buffer
         will_retry: do not count the record as lost if there is no room (EAGAIN), because the caller will try again
         """
-        self._handle.output(data, _flags(wakeup) | (native_ring.WILL_RETRY if will_retry else 0))
+        # This way costs half again as much as the call of the library alone.
+        if type(data) is bytes and wakeup is None and not will_retry:
+            error = relay_rings_output(self._pointer, data, len(data), 0)
+            if error:
+                self._handle.refuse(error)
+        else:
+            self._handle.output(data, _flags(wakeup) | (native_ring.WILL_RETRY if will_retry else 0))
+
+    def output_many(
+        self,
+        records: Iterable[AnyBuffer] | AnyBuffer,
+        wakeup: bool | None = None,
+        *,
+        length: int | None = None,
+        separator: bytes | None = None,
+    ) -> int:
+        """Write records in order; return the number written. See Channel.write_many()."""
+        flags = _flags(wakeup)
+        if length is None and separator is None and not isinstance(records, library.ONE_BUFFER):
+            return self._handle.output_many(records, flags)  # type: ignore[arg-type]
+        ends = {"length": length, "separator": separator, "flags": flags}
+        return write_all(self._handle, records, **ends)  # type: ignore[arg-type]
 
     @contextmanager
     def reserve(self, length: int, wakeup: bool | None = None, *, will_retry: bool = False) -> Iterator[memoryview]:
@@ -141,6 +164,7 @@ class Ring(library.Closing):
 
     def close(self) -> None:
         """Close the ring; no thread may be using it."""
+        self._pointer = library.NULL
         self._handle.close()
 
     def _wait(self, timeout: float | None) -> tuple[int, memoryview] | None:

@@ -7,12 +7,15 @@ from typing import TYPE_CHECKING
 
 from relayfs_fuse._native import ffi, lib
 from relayfs_fuse.native import library
-from relayfs_fuse.native.library import check, record
+from relayfs_fuse.native.library import bytes_of, check, record
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable
 
     from typing_extensions import Buffer as AnyBuffer
+
+# relay_write() itself: of a handle's pointer, bytes and their number; returns 0 or a negative errno.
+relay_write = lib.relay_write
 
 
 class ChannelHandle(library.Handle):
@@ -35,13 +38,11 @@ class ChannelHandle(library.Handle):
         write = lib.relay_try_write if will_retry else lib.relay_write
         check(write(self._open, view, len(view)))
 
-    def write_many(self, records: Sequence[AnyBuffer]) -> int:
+    def write_many(self, records: Iterable[AnyBuffer]) -> int:
         """Write records in order; return how many were written."""
-        for each in records:
-            record(each)
-        data = b"".join(records)
-        lengths = ffi.new("size_t[]", [memoryview(each).nbytes for each in records])
-        return check(lib.relay_write_batch(self._open, ffi.from_buffer(data), lengths, len(records)))
+        found = [each if type(each) is bytes else bytes_of(each) for each in records]
+        lengths = ffi.new("size_t[]", list(map(len, found)))
+        return check(lib.relay_write_batch(self._open, b"".join(found), lengths, len(found)))
 
     @property
     def largest_record(self) -> int:

@@ -6,7 +6,7 @@ import errno
 import os
 from abc import ABC, abstractmethod
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, Self
 
 from relayfs_fuse import explain
 from relayfs_fuse._native import ffi, lib
@@ -16,6 +16,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from typing_extensions import Buffer as AnyBuffer
+
+# Of these each is one buffer, though Python iterates over their numbers.
+ONE_BUFFER = (bytes, bytearray, memoryview)
+
+# In place of a pointer that is not there any more.
+NULL = ffi.NULL
 
 
 def check(result: int, path: str | None = None) -> int:
@@ -83,6 +89,11 @@ def record(data: AnyBuffer) -> Any:
         return ffi.from_buffer(data)
     except TypeError:
         raise TypeError(f"a record is bytes or another object with a buffer, not {type(data).__name__}") from None
+
+
+def bytes_of(data: AnyBuffer) -> bytes:
+    """Return the record's bytes; TypeError: as record()."""
+    return bytes(ffi.buffer(record(data)))
 
 
 class HasClose(Protocol):
@@ -154,6 +165,11 @@ class Handle:
     def closed(self) -> bool:
         """Whether it was closed."""
         return self._pointer is None
+
+    def refuse(self, result: int) -> NoReturn:
+        """Raise the error that a function has returned for `pointer`, or for NULL; ValueError: this is closed."""
+        assert self._open is not None
+        raise failure(-result)
 
     def _disown(self) -> Any:
         pointer, self._pointer = self._pointer, None

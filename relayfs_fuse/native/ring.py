@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from relayfs_fuse._native import ffi, lib
 from relayfs_fuse.native import constants, library
-from relayfs_fuse.native.library import check, record
+from relayfs_fuse.native.library import bytes_of, check, record
 from relayfs_fuse.native.memory import WAIT_MAX, ChannelMemory
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from typing_extensions import Buffer as AnyBuffer
 
@@ -27,6 +27,9 @@ RING_SIZE: int = lib.RELAY_RING_RING_SIZE
 CONS_POS: int = lib.RELAY_RING_CONS_POS
 PROD_POS: int = lib.RELAY_RING_PROD_POS
 OVERWRITE_POS: int = lib.RELAY_RING_OVERWRITE_POS
+
+# relay_rings_output() itself: of a handle's pointer, bytes, their number and flags; returns 0 or a negative errno.
+relay_rings_output = lib.relay_rings_output
 
 # Bytes of a record's header; a record takes a multiple of this.
 HEADER_BYTES = 8
@@ -245,6 +248,15 @@ class RingsHandle(library.Handle):
         """Write one record."""
         view = record(data)
         check(lib.relay_rings_output(self._open, view, len(view), flags))
+
+    def output_many(self, records: Iterable[AnyBuffer], flags: int) -> int:
+        """Write records in order, up to the first that is refused; return how many were written."""
+        found = [each if type(each) is bytes else bytes_of(each) for each in records]
+        for n, each in enumerate(found):
+            error = relay_rings_output(self._open, each, len(each), flags)
+            if error:
+                return n or check(error)
+        return len(found)
 
     @property
     def largest_record(self) -> int:

@@ -7,6 +7,7 @@
 #include "store/remote_file.h"
 
 #include <errno.h>
+#include <limits.h>
 #include <relayfs/split_store.h>
 #include <string.h>
 
@@ -32,21 +33,27 @@ static size_t largest_of_chan(const struct rchan *chan)
 
 int relay_split_start(struct relay_split *split)
 {
-	if (!split->chan == !split->rings || split->by > RELAY_SPLIT_PREFIXED ||
-	    (split->by == RELAY_SPLIT_FIXED && !split->fixed))
+	if (!split->chan == !split->rings || split->by > RELAY_SPLIT_SEPARATED || split->waits > RELAY_SPLIT_ENDS ||
+	    (split->by == RELAY_SPLIT_FIXED && !split->fixed) || split->separator > UCHAR_MAX)
 		return -EINVAL;
 	split->largest = split->chan ? largest_of_chan(split->chan) : largest_of_rings(split->rings);
 	return 0;
 }
 
-static struct cut cut_line(struct relay_split *split, const unsigned char *data, size_t left, bool ends)
+static struct cut cut_separated(struct relay_split *split, int separator, const unsigned char *data, size_t left,
+                                bool ends)
 {
 	const size_t searched = split->searched < left ? split->searched : left;
-	const unsigned char *newline = memchr(data + searched, '\n', left - searched);
-	struct cut cut = {.length = newline ? (size_t)(newline - data) + 1 : left,
-	                  .is_whole = newline || (ends && left)};
+	const unsigned char *end = memchr(data + searched, separator, left - searched);
+	struct cut cut = {.length = end ? (size_t)(end - data) + 1 : left, .is_whole = end || (ends && left)};
 	split->searched = cut.is_whole ? 0 : left;
 	return cut;
+}
+
+/* Whether a record's length is known before all of it is there. */
+static bool has_length(const struct relay_split *split)
+{
+	return split->by == RELAY_SPLIT_FIXED || split->by == RELAY_SPLIT_PREFIXED;
 }
 
 static struct cut cut_next(struct relay_split *split, const unsigned char *data, size_t left, bool ends)
@@ -54,7 +61,9 @@ static struct cut cut_next(struct relay_split *split, const unsigned char *data,
 	uint32_t length;
 	switch (split->by) {
 	case RELAY_SPLIT_LINES:
-		return cut_line(split, data, left, ends);
+		return cut_separated(split, '\n', data, left, ends);
+	case RELAY_SPLIT_SEPARATED:
+		return cut_separated(split, (int)split->separator, data, left, ends);
 	case RELAY_SPLIT_FIXED:
 		return (struct cut){.length = split->fixed, .is_whole = left >= split->fixed};
 	default:
@@ -67,19 +76,23 @@ static struct cut cut_next(struct relay_split *split, const unsigned char *data,
 }
 
 /* Write a record. Returns 0 or the reason why it was refused, of rings with the errors of channels. */
-static int write_record(const struct relay_split *split, const void *data, size_t length)
+static int write_record(struct relay_split *split, const void *data, size_t length)
 {
+	const bool waits = split->waits == RELAY_SPLIT_WAITS;
 	/* A buffer has no empty records: relay_write() would ignore them. */
 	if (split->chan && !length)
-		return -EINVAL;
-	if (split->chan)
-		return (split->waits ? relay_try_write : relay_write)(split->chan, data, length);
-	int err = relay_rings_output(split->rings, data, length, split->waits ? RELAY_RING_WILL_RETRY : 0);
-	return err != -EAGAIN ? err : length > split->largest ? -EMSGSIZE : -ENOSPC;
+		split->result = -EINVAL;
+	else if (split->chan)
+		split->result =
+		    waits ? relay_try_write(split->chan, data, length) : relay_inline_write(split->chan, data, length);
+	else
+		split->result =
+		    relay_rings_output(split->rings, data, length, split->flags | (waits ? RELAY_RING_WILL_RETRY : 0));
+	return split->result != -EAGAIN || split->chan ? split->result : length > split->largest ? -EMSGSIZE : -ENOSPC;
 }
 
 /* The record is too long. Have the channel count it, unless that needs all bytes of it, which are not there. */
-static int refuse(const struct relay_split *split, const void *data, const struct cut *cut)
+static int refuse(struct relay_split *split, const void *data, const struct cut *cut)
 {
 	bool is_remote = split->chan ? split->chan->remote != NULL : split->rings->ring[0]->remote != NULL;
 	int err = is_remote && !cut->is_whole ? 0 : write_record(split, data, cut->length);
@@ -90,9 +103,11 @@ static int refuse(const struct relay_split *split, const void *data, const struc
  * written so. */
 static size_t write_together(struct relay_split *split, const unsigned char *data, size_t left)
 {
-	struct rchan_buf *buf = split->by != RELAY_SPLIT_PREFIXED ? relay_chan_shared(split->chan) : NULL;
+	if (split->by == RELAY_SPLIT_PREFIXED || !split->chan || !split->chan->is_shared)
+		return 0;
+	struct rchan_buf *buf = relay_chan_shared(split->chan);
 	const size_t searched = split->searched;
-	size_t room = buf ? relay_together_room(buf) : 0, length = 0;
+	size_t room = relay_together_room(buf), length = 0;
 	uint64_t n = 0;
 	if (room > left)
 		room = left;
@@ -128,16 +143,28 @@ size_t relay_split_write(struct relay_split *split, const void *data, size_t len
 		if (!err) {
 			split->records++;
 			split->bytes += cut.length;
-		} else if (err == -ENOSPC && !split->waits) {
+		} else if (err == -ENOSPC && split->waits == RELAY_SPLIT_LOSES) {
 			split->full++;
 		} else {
 			split->error = err;
 			split->length = cut.length;
-			split->extent = cut.is_whole || split->by != RELAY_SPLIT_LINES ? cut.before + cut.length : 0;
+			split->extent = cut.is_whole || has_length(split) ? cut.before + cut.length : 0;
 			split->searched = 0;
 			break;
 		}
 		at += cut.before + cut.length;
 	}
 	return (size_t)(at - (const unsigned char *)data);
+}
+
+long relay_split_all(struct relay_split *split, const void *data, size_t length)
+{
+	split->waits = RELAY_SPLIT_ENDS;
+	int err = relay_split_start(split);
+	if (err)
+		return err;
+	relay_split_write(split, data, length, 1);
+	if (split->records || !split->error)
+		return (long)split->records;
+	return split->result ? split->result : split->error;
 }

@@ -13,11 +13,13 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from mounts import DEADLINE_S, Mount
 
 from relayfs_fuse import Channel, Reader, Ring, log, native
+from relayfs_fuse import open as open_channel
 
 pytestmark = pytest.mark.one_mount
 
@@ -74,6 +76,114 @@ def test_a_record_that_will_be_tried_again_is_not_lost(mount: Mount, path: Path,
     assert relay_file(path).read_bytes() == bytes(4 * 4096)
     channel.write(b"x", will_retry=True)
     assert relay_file(path).read_bytes() == b"x"
+
+
+def test_a_batch_may_be_any_iterable(mount: Mount, path: Path, channel: Channel) -> None:
+    assert channel.write_many(b"%d\n" % i for i in range(20)) == 20
+    assert channel.write_many(iter([bytearray(b"a"), memoryview(b"bc")[1:], array.array("h", [0])])) == 3
+    assert relay_file(path).read_bytes() == b"".join(b"%d\n" % i for i in range(20)) + b"ac\0\0"
+    assert mount.shown("app/one", "records") == "23"
+
+
+CUT = [
+    ({"length": 3}, b"onetwosix", [b"one", b"two", b"six"]),
+    ({"length": 4}, array.array("H", [257, 257, 514, 514]), [b"\1\1\1\1", b"\2\2\2\2"]),
+    ({"separator": b"\n"}, bytearray(b"one\n\nthree"), [b"one\n", b"\n", b"three"]),
+    ({"separator": b"\0"}, memoryview(b"-a\nb\0c\0")[1:], [b"a\nb\0", b"c\0"]),
+    ({"separator": b"\xff"}, b"a\xffb", [b"a\xff", b"b"]),
+    ({"separator": b","}, b"", []),
+]
+
+
+@pytest.mark.parametrize(
+    ("ends", "data", "records"), CUT, ids=[f"{next(iter(ends))}-{len(data)}" for ends, data, _ in CUT]
+)
+def test_records_are_cut_from_one_buffer(mount: Mount, ends: dict[str, Any], data: bytes, records: list[bytes]) -> None:
+    name = f"cut{CUT.index((ends, data, records))}"
+    with Channel.create(mount.path / name, buffers="single", times="mono") as channel:
+        assert channel.write_many(data, **ends) == len(records)
+    with Ring.create(mount.path / f"{name}r", size="4K") as ring:
+        assert ring.output_many(data, **ends) == len(records)
+        assert list(map(bytes, ring.records(timeout=0))) == records
+    with open_channel(mount.path / name, timeout=0) as reader:
+        assert [record.data for record in reader] == records
+
+
+@pytest.mark.parametrize("ends", [{"length": 4096}, {"separator": b"\n"}], ids=["length", "separator"])
+def test_a_buffer_is_cut_up_to_the_first_record_that_is_refused(
+    mount: Mount, channel: Channel, ends: dict[str, Any]
+) -> None:
+    data = (bytes(4095) + b"\n") * 10
+    assert channel.write_many(data, **ends) == 4
+    with pytest.raises(OSError) as error:
+        channel.write_many(data, **ends)
+    assert error.value.errno == errno.ENOSPC
+    assert mount.shown("app/one", "lost_full") == "2"
+    for _ in range(2):
+        with pytest.raises(OSError) as error:
+            channel.write_many(bytes(8192), length=8192)
+        assert error.value.errno == errno.EMSGSIZE
+    assert mount.shown("app/one", "lost_too_large") == "2"
+    assert mount.shown("app/one", "records") == "4"
+
+
+def test_a_ring_takes_a_batch_up_to_the_first_record_that_is_refused(mount: Mount) -> None:
+    with Ring.create(mount.path / "full", size="4K") as ring:
+        assert ring.output_many(iter([b"x" * 1016, b"y" * 1016])) == 2
+        assert ring.output_many(b"z" * 10160, length=1016) == 1
+        late = b"z" * 1016
+        for call in (
+            lambda: ring.output_many([late]), lambda: ring.output_many(late, length=1016), lambda: ring.output(late),
+            lambda: ring.output_many(bytes(8192), length=8192),
+        ):  # fmt: skip
+            with pytest.raises(BlockingIOError):
+                call()
+        assert [bytes(record[:1]) for record in ring.records(timeout=0)] == [b"x", b"y", b"z"]
+        assert ring.output_many(b"no\none\n", wakeup=False, separator=b"\n") == 2
+        assert ring.output_many([b"woken"], wakeup=True) == 1
+    # The second of the second batch, and those of the four calls, one of which had no chance.
+    assert mount.shown("full", "lost_full") == "4"
+    assert mount.shown("full", "lost_too_large") == "1"
+
+
+@pytest.mark.parametrize(
+    ("data", "ends", "error", "says"),
+    [
+        (b"one\n", {}, TypeError, "either length= or separator= says where"),
+        (b"one\n", {"length": 1, "separator": b"\n"}, TypeError, "either length= or separator= says where"),
+        (b"one\n", {"length": 3}, ValueError, "length=3: it is 1 or more, and divides the buffer's 4 bytes"),
+        (b"one\n", {"length": 0}, ValueError, "length=0: it is 1 or more"),
+        (b"one\n", {"length": -4}, ValueError, "length=-4: it is 1 or more"),
+        (b"one\n", {"length": 2.0}, ValueError, "length=2.0: it is 1 or more"),
+        (b"one\n", {"separator": b"\r\n"}, ValueError, r"separator=b'\\r\\n': it is one byte, as bytes"),
+        (b"one\n", {"separator": "\n"}, ValueError, r"separator='\\n': it is one byte"),
+        ("one\n", {"length": 1}, TypeError, "a record is bytes, not str"),
+        ([b"one"], {"length": 1}, TypeError, "another object with a buffer, not list"),
+        (7, {}, TypeError, "not iterable"),
+    ],
+)  # fmt: skip
+def test_a_batch_that_is_wrong_writes_nothing(
+    mount: Mount, channel: Channel, data: Any, ends: dict[str, Any], error: type[Exception], says: str
+) -> None:
+    with pytest.raises(error, match=says):
+        channel.write_many(data, **ends)
+    assert mount.shown("app/one", "records") == "0"
+
+
+def test_what_is_closed_takes_nothing(mount: Mount, channel: Channel) -> None:
+    ring = Ring.create(mount.path / "closed", size="4K")
+    ring.close()
+    channel.close()
+    for write in (channel.write, ring.output):
+        with pytest.raises(ValueError, match="is closed"):
+            write(b"late")
+        with pytest.raises(ValueError, match="is closed"):
+            write(bytearray(b"late"))
+    for write_many in (channel.write_many, ring.output_many):
+        with pytest.raises(ValueError, match="is closed"):
+            write_many(b"late", length=4)
+        with pytest.raises(ValueError, match="is closed"):
+            write_many([b"late"])
 
 
 def test_an_empty_batch_writes_nothing(channel: Channel) -> None:
