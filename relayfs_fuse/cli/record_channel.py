@@ -17,8 +17,8 @@ import click
 from relayfs_fuse.cli.opened import open_first
 from relayfs_fuse.errors import RelayError
 from relayfs_fuse.native.app import App
+from relayfs_fuse.reading.summary import Summary
 from relayfs_fuse.record.full import LimitError
-from relayfs_fuse.record.recording import Summary
 from relayfs_fuse.record.report import Progress, size
 from relayfs_fuse.record.rings import RingsApp
 

@@ -12,14 +12,14 @@ import click
 from relayfs_fuse.cli import complete
 from relayfs_fuse.cli.common import check_option, output_option, place_options
 from relayfs_fuse.errors import RelayError
+from relayfs_fuse.reading.snapshot import Snapshot
 from relayfs_fuse.reading.source import Source, find_store, mount_of
 from relayfs_fuse.record.report import Progress, as_json, summarize
-from relayfs_fuse.record.snapshot import Snapshot
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from relayfs_fuse.record.recording import Summary
+    from relayfs_fuse.reading.summary import Summary
 
 
 @click.command()

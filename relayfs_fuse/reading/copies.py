@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
 from relayfs_fuse.native.packets import copy_packets
@@ -53,7 +54,8 @@ def copies(process: Process, cpu: int, consumer: Consumer, clocks: Callable[[], 
 
 def _packets(process: Process, cpu: int, consumer: Consumer) -> Iterator[tuple[Packet, int]]:
     """Copy packets, with the number of events in each as the buffer says."""
-    found = copy_packets(consumer.buffer, process.subbuf_size)
+    # As many as a buffer holds: a program that writes faster than they are copied would have them go on for ever.
+    found = islice(copy_packets(consumer.buffer, process.subbuf_size), process.n_subbufs)
     while True:
         with errors_mean_damage(f"cpu{cpu}"):
             following = next(found, None)

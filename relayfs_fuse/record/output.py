@@ -21,7 +21,7 @@ from relayfs_fuse.reading.packet import HEAD_BYTES, Packet
 from relayfs_fuse.record.full import OutputFullError, temporary_errors_mean_full, touched
 from relayfs_fuse.record.stream import OpenFiles, StreamFile, beginning_after
 from relayfs_fuse.tracefiles import ctf, thread_names
-from relayfs_fuse.tracefiles.streams import stream_name, stream_of
+from relayfs_fuse.tracefiles.streams import QUARANTINE, stream_name, stream_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from relayfs_fuse.tracefiles.ctf import Origin
 
 _MARK = ".relayfs"
-# The directory for packets that viewers cannot read. Viewers do not find a trace in it.
-QUARANTINE = ".damaged"
 _NUMBER = re.compile(r"\d{4,}", re.ASCII)
 # In a process's directory, with rotation: number of events of a stream that were lost before this directory.
 _LOST = ".lost_before_cpu"

@@ -26,9 +26,10 @@ from relayfs_fuse.native import trace as native_trace
 from relayfs_fuse.reading.damage import DamagedError, reason
 from relayfs_fuse.reading.process import Process
 from relayfs_fuse.reading.room import FILES_ERRNOS, USER_SHARE, most_processes
+from relayfs_fuse.reading.summary import Summary
 from relayfs_fuse.reading.trust import owner
 from relayfs_fuse.record.full import LimitError, OutputFullError
-from relayfs_fuse.record.recording import Recording, Summary
+from relayfs_fuse.record.recording import Recording
 from relayfs_fuse.record.sleeper import Sleepers
 from relayfs_fuse.record.stream import OpenFiles
 from relayfs_fuse.record.thread_watch import ThreadWatch

@@ -15,7 +15,7 @@ import click
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
-    from relayfs_fuse.record.recording import Summary
+    from relayfs_fuse.reading.summary import Summary
 
 _STDERR = 2
 _INTERVAL_S = 1.0

@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING
 from relayfs_fuse.native.trace import STATE_CPU
 from relayfs_fuse.reading.packet import Packet
 from relayfs_fuse.record.full import OutputFullError, temporary_errors_mean_full
-from relayfs_fuse.record.output import QUARANTINE
 from relayfs_fuse.tracefiles import ctf, thread_names
-from relayfs_fuse.tracefiles.streams import stream_name
+from relayfs_fuse.tracefiles.streams import QUARANTINE, stream_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -9,6 +9,8 @@ from relayfs_fuse.native.trace import STATE_CPU
 # Of a process in the store, and of the stream that snapshots, recordings and cards have of it.
 STATE_FILE = ".state"
 _STATE = "state"
+# In a recording or a snapshot, the directory for packets that viewers cannot read. Viewers do not find a trace in it.
+QUARANTINE = ".damaged"
 _STREAM = re.compile(rf"(?:cpu(\d{{1,6}})|{_STATE})(?:_(\d{{1,9}}))?", re.ASCII)
 
 

@@ -20,8 +20,8 @@ from relayfs_fuse.errors import RelayError
 from relayfs_fuse.fs.ours import why_not_ours
 from relayfs_fuse.native.merge import EVER
 from relayfs_fuse.reading.damage import reason
+from relayfs_fuse.reading.snapshot import Snapshot
 from relayfs_fuse.reading.source import Source
-from relayfs_fuse.record.snapshot import Snapshot
 
 if TYPE_CHECKING:
     from relayfs_fuse.fs.commands.trigger_control import TriggerCommand

@@ -22,9 +22,9 @@ from relayfs_fuse.cli.screen.last import trace_of
 from relayfs_fuse.cli.screen.table import Table
 from relayfs_fuse.errors import RelayError
 from relayfs_fuse.reading.damage import reason
+from relayfs_fuse.reading.snapshot import Snapshot
 from relayfs_fuse.reading.source import Source
 from relayfs_fuse.record.report import summarize
-from relayfs_fuse.record.snapshot import Snapshot
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -14,13 +14,13 @@ from relayfs_fuse.reading.copies import copies
 from relayfs_fuse.reading.damage import DamagedError, errors_mean_damage, reason
 from relayfs_fuse.reading.process import Process
 from relayfs_fuse.reading.states import read_states
+from relayfs_fuse.reading.summary import Summary
 from relayfs_fuse.reading.threads import lock_holders
 from relayfs_fuse.reading.trust import owner
-from relayfs_fuse.record.output import QUARANTINE
-from relayfs_fuse.record.recording import Summary
 from relayfs_fuse.tracefiles import ctf, losses, thread_names
 from relayfs_fuse.tracefiles.recorded import read_metadata
-from relayfs_fuse.tracefiles.streams import stream_name
+from relayfs_fuse.tracefiles.snapshots import PAGE_BYTES, pages
+from relayfs_fuse.tracefiles.streams import QUARANTINE, stream_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -59,12 +59,19 @@ class Snapshot:
         self._window = window
         self._mount = mount
         self._holders = lock_holders()
+        self._take_room: Callable[[int], object] = abs
+        self._sizes: dict[str, int] = {}  # of the files, by path
         os.makedirs(path, exist_ok=True)
         if os.listdir(path):
             raise RelayError(f"{path} is not empty; -o needs a new or empty directory")
 
-    def take(self, tick: Callable[[], None]) -> None:
-        """Take the snapshot. OSError: it cannot be written."""
+    def take(self, tick: Callable[[], None], take_room: Callable[[int], object] = abs) -> None:
+        """Take the snapshot. OSError: it cannot be written.
+
+        tick: called after each process
+        take_room: called with the bytes of pages before a file or directory takes them; what it raises ends this
+        """
+        self._take_room = take_room
         looked_ns = time.time_ns()
         self._source.losses.begin_with(self._noted(".traces").get(self._source.name, ()), looked_ns)
         self.summary.note_lost_without_buffers(*self._source.lost_without_buffers())
@@ -98,6 +105,7 @@ class Snapshot:
     def _write(self, process: Process) -> None:
         """Write all streams to a hidden directory, renamed when it is complete, or as complete as the memory allows."""
         hidden = os.path.join(self._path, f".{process.name}")
+        self._take_room(PAGE_BYTES)
         os.mkdir(hidden)
         names: Names = {}
         process.note_threads(names, self._holders)
@@ -117,10 +125,9 @@ class Snapshot:
         finally:
             if os.listdir(hidden):
                 if names:
-                    with open(os.path.join(hidden, thread_names.FILE), "wb") as file:
-                        file.write(thread_names.pack(names))
-                with open(os.path.join(hidden, "metadata"), "wb") as file:
-                    file.write(ctf.with_uuid(self._metadata(process), ctf.new_uuid()))
+                    self._append(os.path.join(hidden, thread_names.FILE), thread_names.pack(names))
+                metadata = ctf.with_uuid(self._metadata(process), ctf.new_uuid())
+                self._append(os.path.join(hidden, "metadata"), metadata)
                 os.rename(hidden, os.path.join(self._path, process.name))
             else:
                 os.rmdir(hidden)
@@ -162,9 +169,7 @@ class Snapshot:
             head = head._replace(events_discarded=head.events_discarded - n_before)
             if last is None and head.is_empty and not head.events_discarded:
                 continue
-            with open(path, "ab") as file:
-                file.write((b"" if last else head.before().pack()) + head.pack())
-                file.write(copy.packet.body[0])
+            self._append(path, b"" if last else head.before().pack(), head.pack(), copy.packet.body[0])
             self.summary.lost += head.events_discarded - (last.events_discarded if last else 0)
             self.summary.packets += 1
             self.summary.bytes += head.packet_bytes
@@ -175,8 +180,7 @@ class Snapshot:
         with errors_mean_damage(".events"):
             states = read_states(process, self._source.clocks())
         if states:
-            with open(path, "wb") as file:
-                file.writelines((states.head.before().pack(), states.head.pack(), *states.body))
+            self._append(path, states.head.before().pack(), states.head.pack(), *states.body)
 
     def _note_wrong(self, process: Process, cpu: int, copy: Copy) -> None:
         """Write a packet with an invalid event to .damaged."""
@@ -197,6 +201,16 @@ class Snapshot:
 
     def _quarantine(self, process: str, name: str, *data: Any) -> None:
         directory = os.path.join(self._path, QUARANTINE, process)
-        os.makedirs(directory, exist_ok=True)
-        with open(os.path.join(directory, name), "ab") as file:
+        if not os.path.isdir(directory):
+            self._take_room(2 * PAGE_BYTES)
+            os.makedirs(directory)
+        self._append(os.path.join(directory, name), *data)
+
+    def _append(self, path: str, *data: Any) -> None:
+        """Append to a file, if there is room for that."""
+        before = self._sizes.get(path, 0)
+        after = before + sum(map(len, data))
+        self._take_room(pages(after) - pages(before))
+        with open(path, "ab") as file:
             file.writelines(data)
+        self._sizes[path] = after
