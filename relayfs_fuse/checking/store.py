@@ -30,6 +30,7 @@ from relayfs_fuse.fs.early import EARLY_NAME
 from relayfs_fuse.fs.store import COUNTERS_NAME, CRASHED_NAME, LOST_NAME, ROOT_NAME, TRACES_NAME
 from relayfs_fuse.fs.store_lock import LOCK_NAME, SOCKET_NAME
 from relayfs_fuse.native.tables import PERMS
+from relayfs_fuse.tracefiles.snapshots import SNAPSHOTS_NAME
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -119,7 +120,8 @@ class Checker:
 
     def _top_file(self, place: Place, name: str) -> Iterator[Finding]:
         is_lost = name == LOST_NAME or bool(_LOST_OF_USER.fullmatch(name))
-        if not name.startswith(".") or name in (COUNTERS_NAME, CRASHED_NAME, TRACES_NAME, EARLY_NAME) or is_lost:
+        ours = (COUNTERS_NAME, CRASHED_NAME, SNAPSHOTS_NAME, TRACES_NAME, EARLY_NAME)
+        if not name.startswith(".") or name in ours or is_lost:
             return
         if name == SOCKET_NAME:
             with suppress(FileNotFoundError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,7 @@ from relayfs_fuse.cli import complete
 from relayfs_fuse.cli.channels import describe_keys
 from relayfs_fuse.cli.common import (
     check_stdout,
+    format_bytes,
     json_lines_option,
     mount_option,
     place_options,
@@ -19,16 +21,19 @@ from relayfs_fuse.cli.common import (
     show_table,
 )
 from relayfs_fuse.cli.control import check_word, commands
+from relayfs_fuse.cli.moment import moment
 from relayfs_fuse.fs.commands import trace_control
 from relayfs_fuse.fs.commands.control import format_size
 from relayfs_fuse.native import trace as native_trace
 from relayfs_fuse.native.tables import TRACE_OPTIONS
 from relayfs_fuse.reading.source import find_mount, find_store
+from relayfs_fuse.tracefiles.snapshots import kept
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from relayfs_fuse.native.trace import Trace
+    from relayfs_fuse.tracefiles.snapshots import Kept
 
 
 @click.group()
@@ -53,7 +58,7 @@ def create(name: str, options: tuple[str, ...], mount: str | None) -> None:
 @click.argument("options", metavar="KEY=VALUE...", nargs=-1, required=True, shell_complete=complete.trace_options)
 @mount_option
 def change(name: str, options: tuple[str, ...], mount: str | None) -> None:
-    """Change options of the trace NAME, to which no program has written yet."""
+    """Change options of the trace NAME, to which no program has written yet; snapshot_memory at any time."""
     commands(mount, "trace set", [name], [check_word(option) for option in options])
 
 
@@ -97,13 +102,30 @@ def disable(name: str, globs: tuple[str, ...], mount: str | None) -> None:
         commands(mount, "trace disable", [name], [check_word(glob)])
 
 
+@trace.command("snapshot")
+@click.argument("name", shell_complete=complete.traces)
+@click.argument("snapshot")
+@click.option("--since", metavar="TIME", help="Leave out packets whose events are all earlier.")
+@click.option("--until", metavar="TIME", help="Leave out packets whose events are all later.")
+@mount_option
+def keep(name: str, snapshot: str, since: str | None, until: str | None, mount: str | None) -> None:
+    """Keep what the buffers of the trace NAME hold now in the mount, as the directory SNAPSHOT.
+
+    It is MNT/.traces/NAME/snapshots/SNAPSHOT, which rmdir removes. TIME is as for `relayctl view`.
+    """
+    now = time.time_ns()
+    times = [f"{key}={moment(given, now, 0)}" for key, given in (("since", since), ("until", until)) if given]
+    commands(mount, "trace snapshot", [name], [check_word(snapshot), *times])
+
+
 @trace.command("list")
 @place_options
 @json_lines_option
 def list_traces(mount: str | None, store: str | None, json_wanted: bool) -> None:
     """List the traces.
 
-    A line is NAME, started or stopped, mode, buffers, clock, number and size of sub-buffers, number of processes.
+    A line is NAME, started or stopped, mode, buffers, clock, number and size of sub-buffers, number of processes, and
+    number and bytes of the snapshots that the mount keeps.
     """
     check_stdout()
     where = find_store(mount, store)
@@ -115,7 +137,8 @@ def list_traces(mount: str | None, store: str | None, json_wanted: bool) -> None
     if json_wanted:
         show_json(traces)
         return
-    show_table(["TRACE", "STATE", "MODE", "BUFFERS", "CLOCK", "SUBBUFS", "PROCESSES"], [_row(one) for one in traces])
+    titles = ["TRACE", "STATE", "MODE", "BUFFERS", "CLOCK", "SUBBUFS", "PROCESSES", "SNAPSHOTS", "BYTES"]
+    show_table(titles, [_row(one) for one in traces])
 
 
 def all_traces(control: str) -> Sequence[Trace]:
@@ -136,6 +159,7 @@ def processes_of(store: str, name: str) -> list[str]:
 
 
 def _describe(store: str, one: Trace) -> dict[str, Any]:
+    snapshots = _snapshots(store, one)
     return {
         "name": one.name,
         "id": one.id,
@@ -149,12 +173,24 @@ def _describe(store: str, one: Trace) -> dict[str, Any]:
         "filter": one.filter,
         "rules": one.rules.splitlines(),
         "processes": len(processes_of(store, one.name)) if os.path.isdir(store) else None,
+        "snapshot_memory": trace_control.snapshot_memory(one),
+        "snapshots": None if snapshots is None else len(snapshots),
+        "snapshot_bytes": None if snapshots is None else sum(snapshot.n_bytes for snapshot in snapshots),
     }
 
 
+def _snapshots(store: str, one: Trace) -> list[Kept] | None:
+    """Return the snapshots of a trace; None: this user may not see them, or the store is not seen."""
+    try:
+        return kept(store, one.id) if os.path.isdir(store) else None
+    except OSError:
+        return None
+
+
 def _row(text: dict[str, Any]) -> list[str]:
-    processes = "" if text["processes"] is None else str(text["processes"])
+    processes, snapshots = ("" if text[key] is None else str(text[key]) for key in ("processes", "snapshots"))
+    size = "" if text["snapshot_bytes"] is None else format_bytes(text["snapshot_bytes"])
     return [
         text["name"], "started" if text["started"] else "stopped", text["mode"], text["buffers"], text["clock"],
-        f"{text['n_subbufs']}x{format_size(text['subbuf_size'])}", processes,
+        f"{text['n_subbufs']}x{format_size(text['subbuf_size'])}", processes, snapshots, size,
     ]  # fmt: skip

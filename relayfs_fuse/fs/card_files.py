@@ -1,4 +1,7 @@
-"""The nodes of .crashed: cards of processes that have died, each a directory of the store; see traces/cards.py."""
+"""The nodes of cards of processes that have died, and of snapshots: each is a directory of the store.
+
+See traces/cards.py and traces/snapshots.py.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +59,7 @@ class StoredDirectory(Directory):
 
 
 class CardDirectory(StoredDirectory):
-    """A card, which rmdir(2) removes with all that is in it.
+    """A card or a snapshot, which rmdir(2) removes with all that is in it.
 
     remove: deletes it in the store; may block
     """

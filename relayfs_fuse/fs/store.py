@@ -13,6 +13,7 @@
     STORE/TRACE/                  a trace (fs/traces/registry.py)
     STORE/.early/                 events for traces that do not exist yet (fs/early.py)
     STORE/.crashed/               cards of traced processes that have died (fs/traces/cards.py)
+    STORE/.snapshots/             snapshots of traces (fs/traces/snapshots.py)
     STORE/.removed-*              a directory that a server is deleting, or was when it died
 
 A channel whose files cannot be used is a DamagedChannel.
@@ -53,6 +54,7 @@ from relayfs_fuse.fs.protection import Protection, delete
 from relayfs_fuse.fs.store_lock import LOCK_NAME, SOCKET_NAME, StoreLock
 from relayfs_fuse.fs.survey import Survey
 from relayfs_fuse.native.tables import PERMS
+from relayfs_fuse.tracefiles.snapshots import SNAPSHOTS_NAME
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Iterator, Mapping
@@ -123,7 +125,7 @@ class Store:
         self.began_ns = time.time_ns()
         self._goes_on = goes_on
         self.channels: Mapping[str, StoredChannel] = {}
-        self._survey = Survey(self.directory, {COUNTERS_NAME, CRASHED_NAME})
+        self._survey = Survey(self.directory, {COUNTERS_NAME, CRASHED_NAME, SNAPSHOTS_NAME})
         self._recharged: list[str] = []
         self._surveying = threading.Lock()
         self._surveyed_at = -math.inf
@@ -396,7 +398,8 @@ class Store:
 
     def _sweep(self, path: str, entry: os.DirEntry[str]) -> None:
         """Delete a file with a hidden name that a dead server or program has left half made, or half removed."""
-        ours = {LOCK_NAME, SOCKET_NAME, ROOT_NAME, COUNTERS_NAME, TRACES_NAME, LOST_NAME, EARLY_NAME, CRASHED_NAME}
+        ours = {LOCK_NAME, SOCKET_NAME, ROOT_NAME, COUNTERS_NAME, TRACES_NAME, LOST_NAME, EARLY_NAME}
+        ours |= {CRASHED_NAME, SNAPSHOTS_NAME}
         if not (path == "" and (entry.name in ours or entry.name.startswith(f"{LOST_NAME}-"))):
             delete(entry.path)
 

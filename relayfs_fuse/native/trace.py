@@ -107,6 +107,7 @@ class Trace:
     buffers, mode: as in struct relay_trace
     boot: the boot that the clocks belong to
     memory: bytes that the buffers of all processes take at most; 0: no limit
+    snapshot_memory: bytes that the snapshots in the store take at most; 0: as many as `memory`
     flush_interval_ms: how often a recorder or server flushes sub-buffers that are not full; 0: never
     conditions: those of the rules, as pack_conditions() returns them; empty: there are none
     """
@@ -125,6 +126,7 @@ class Trace:
     filter: str = ""
     rules: str = ""
     memory: int = 0
+    snapshot_memory: int = 0
     flush_interval_ms: int = 0
     conditions: bytes = b""
 
@@ -143,7 +145,10 @@ class Process:
     gid: int
 
 
-_NUMBERS = ("id", "is_started", "clock", "buffers", "mode", "subbuf_size", "n_subbufs", "memory", "flush_interval_ms")
+_NUMBERS = (
+    *("id", "is_started", "clock", "buffers", "mode", "subbuf_size", "n_subbufs", "memory", "snapshot_memory"),
+    "flush_interval_ms",
+)
 _TEXTS = ("boot", "name", "filter", "rules")
 
 

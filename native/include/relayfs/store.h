@@ -43,8 +43,8 @@ enum relay_perm {
 	RELAY_PERM_NEW_DIR = 0700,       /* a directory until it is complete */
 	RELAY_PERM_NEW = 0600,           /* a file until it is complete */
 	RELAY_PERM_OWN = 0600, /* locks, .supervisor, .processes, .given-up, .decided, .traces-lost; -UID: the user's */
-	RELAY_PERM_CARDS = 0700,       /* .crashed, and the cards in it, each of the dead process's user */
-	RELAY_PERM_CARD = 0400,        /* the files of a card */
+	RELAY_PERM_CARDS = 0700,       /* .snapshots, .crashed, and the cards in it, each of the dead process's user */
+	RELAY_PERM_CARD = 0400,        /* the files of a card or a snapshot */
 	RELAY_PERM_TRACES = 0644,      /* .traces */
 	RELAY_PERM_COUNTERS = 0644,    /* counters, names; UID-GID-MODE is as its name says */
 	RELAY_PERM_BUFFER = 0640,      /* memN, of uid= and gid=; perm= and chmod(2) change it */

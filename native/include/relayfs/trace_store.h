@@ -145,6 +145,7 @@ struct relay_trace {
 	/* How often a recorder or server flushes sub-buffers that are not full; 0: never. */
 	uint64_t flush_interval_ms;
 	struct relay_conditions conditions; /* of `rules` */
+	uint64_t snapshot_memory;           /* bytes that its snapshots take at most; 0: as many as `memory` */
 };
 
 /* The control file of a store, mapped. */

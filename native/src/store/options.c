@@ -147,6 +147,8 @@ static const struct row trace_rows[] = {
      TRACE(subbuf_size), DEFAULT(64 << 10)},
     {HIDDEN_KEY("n_subbufs"), NUMBER(1, UINT32_MAX, "a number, 1 to 4294967295"), TRACE(n_subbufs), DEFAULT(8)},
     {HIDDEN_KEY("memory"), BYTES(1, TRACE_MEMORY_MAX, "bytes, 1 to 4611686018427387904, " UNITS), TRACE(memory)},
+    {HIDDEN_KEY("snapshot_memory"), BYTES(1, TRACE_MEMORY_MAX, "bytes, 1 to 4611686018427387904, " UNITS),
+     TRACE(snapshot_memory)},
     {HIDDEN_KEY("flush_interval"), NUMBER(0, INT32_MAX, "milliseconds; 0: never"), TRACE(flush_interval_ms),
      DEFAULT(1000)},
     {HIDDEN_KEY("mode"), WORDS(ring_modes), TRACE(mode)},

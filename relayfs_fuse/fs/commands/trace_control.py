@@ -2,7 +2,7 @@
 
     trace create NAME [key=value ...]    trace start NAME    trace enable NAME GLOB [if CONDITION]
     trace remove NAME                    trace stop NAME     trace disable NAME GLOB
-    trace set NAME key=value [...]
+    trace set NAME key=value [...]       trace snapshot NAME SNAPSHOT [since=NS] [until=NS]
 
 Like control.py, this module checks the syntax; traces/registry.py checks whether NAME exists.
 """
@@ -19,6 +19,7 @@ from relayfs_fuse.errors import CommandError
 from relayfs_fuse.fs.commands import condition
 from relayfs_fuse.fs.commands.control import Placed, Word, check_sizes, parse_value, split_option, suggestion
 from relayfs_fuse.native import trace as native_trace
+from relayfs_fuse.native.merge import EVER
 from relayfs_fuse.native.tables import TRACE_OPTIONS
 
 if TYPE_CHECKING:
@@ -27,9 +28,13 @@ if TYPE_CHECKING:
     from relayfs_fuse.native.trace import Trace
 
 VERB = "trace"
-ACTIONS = ("create", "remove", "start", "stop", "enable", "disable", "set")
+ACTIONS = ("create", "remove", "start", "stop", "enable", "disable", "set", "snapshot")
 # The allowed values of each key, in words.
 ALLOWED = {**{key: option.allowed for key, option in TRACE_OPTIONS.items()}, "filter": "TERM,TERM..."}
+
+# Of snapshot.
+_TIME = "a time, nanoseconds since 1970"
+TIMES = {"since": _TIME, "until": _TIME}
 
 DEFAULT_SIZES = TRACE_OPTIONS["subbuf_size"].initial, TRACE_OPTIONS["n_subbufs"].initial
 
@@ -38,6 +43,9 @@ _NAME = re.compile(r"[A-Za-z0-9_+@:=-][A-Za-z0-9._+@:=-]*")
 _GLOB = re.compile(r"[!-~]+")
 _NUMBER = re.compile(r"[0-9]{1,10}")
 _ID_MAX = 2**32 - 1
+_NS = re.compile(r"[0-9]{1,19}")
+# The name of a snapshot has the rules of a trace's, and may be longer: that of a trigger is part of it.
+SNAPSHOT_NAME_MAX = 200
 
 
 @dataclass
@@ -47,10 +55,12 @@ class TraceCommand(Placed):
     action: one of ACTIONS
     line: the whole line
     options: the values of the options of create and set, by key; keys that were not given are missing
-    columns: of the options, by key; and "glob" and "condition"
+    columns: of the options, by key; and "glob", "condition" and "snapshot"
     filter: of create and set
     glob: of enable and disable
     condition: of enable; empty: there is none
+    snapshot: the snapshot's name
+    window: of snapshot: only packets with events between these times, ns since 1970; None: all
     """
 
     action: str
@@ -62,6 +72,8 @@ class TraceCommand(Placed):
     filter: str = ""
     glob: str = ""
     condition: str = ""
+    snapshot: str = ""
+    window: tuple[int, int] | None = None
 
     @property
     def reserved(self) -> int:
@@ -90,6 +102,8 @@ def parse(line: str) -> TraceCommand | None:
         _parse_options(command, words[3:])
     elif action.text in ("enable", "disable"):
         _parse_glob(command, words[3:])
+    elif action.text == "snapshot":
+        _parse_snapshot(command, words[3:])
     elif len(words) > 3:
         raise _invalid(words[3], f"{VERB} {action.text} takes a NAME and nothing else")
     return command
@@ -99,12 +113,15 @@ def _invalid(word: Word, message: str) -> CommandError:
     return CommandError(errno.EINVAL, message, word.column)
 
 
-def check_trace_name(word: Word, what: str = "trace") -> None:
-    """Check the name of a trace, or of something else that has such names; CommandError: EINVAL, ENAMETOOLONG."""
-    if len(word.text) > native_trace.NAME_MAX:
+def check_trace_name(word: Word, what: str = "trace", most: int = native_trace.NAME_MAX) -> None:
+    """Check the name of a trace, or of something else that has such names; CommandError: EINVAL, ENAMETOOLONG.
+
+    most: the most bytes
+    """
+    if len(word.text) > most:
         raise CommandError(
             errno.ENAMETOOLONG,
-            f"the name of a {what} is longer than {native_trace.NAME_MAX} bytes; it has {len(word.text)}",
+            f"the name of a {what} is longer than {most} bytes; it has {len(word.text)}",
             word.column,
         )
     if not _NAME.fullmatch(word.text):
@@ -113,6 +130,25 @@ def check_trace_name(word: Word, what: str = "trace") -> None:
             f"{word.text!r}: the name of a {what} is made of letters, digits and . _ + @ : = - and does not begin with "
             "a dot",
         )
+
+
+def check_snapshot_name(word: Word) -> None:
+    """Check the name of a snapshot; CommandError: EINVAL, ENAMETOOLONG."""
+    check_trace_name(word, "snapshot", SNAPSHOT_NAME_MAX)
+
+
+def _parse_snapshot(command: TraceCommand, words: Sequence[Word]) -> None:
+    if not words:
+        raise CommandError(errno.EINVAL, f"{VERB} snapshot NAME: the name of a snapshot must follow", len(command.line))
+    check_snapshot_name(words[0])
+    command.snapshot, command.columns["snapshot"] = words[0].text, words[0].column
+    times: dict[str, int] = {}
+    for word in words[1:]:
+        key, value = split_option(command, word, TIMES)
+        if not _NS.fullmatch(value):
+            raise _invalid(word, f"{word.text}: not allowed; allowed: {TIMES[key]}")
+        times[key] = int(value)
+    command.window = (times.get("since", 0), times.get("until", EVER)) if times else None
 
 
 def _parse_options(command: TraceCommand, words: Sequence[Word]) -> None:
@@ -232,8 +268,14 @@ def numbers_of(trace: Trace) -> dict[str, int]:
 
 def words_of(trace: Trace) -> dict[str, str]:
     """Return the values of all options of a trace as words."""
-    words = {key: TRACE_OPTIONS[key].format(number) for key, number in numbers_of(trace).items()}
+    numbers = numbers_of(trace) | {"snapshot_memory": snapshot_memory(trace)}
+    words = {key: TRACE_OPTIONS[key].format(number) for key, number in numbers.items()}
     return words | {"filter": trace.filter}
+
+
+def snapshot_memory(trace: Trace) -> int:
+    """Return how many bytes the snapshots of a trace in the store may take; 0: there is no limit but the store's."""
+    return trace.snapshot_memory or trace.memory
 
 
 def rules_of(trace: Trace) -> list[tuple[str, str]]:
@@ -250,6 +292,8 @@ def format_trace(trace: Trace, default_memory: int = 0) -> list[str]:
     words = words_of(trace)
     if trace.memory == default_memory:
         del words["memory"]
+    if not trace.snapshot_memory:
+        del words["snapshot_memory"]
     if trace.flush_interval_ms == TRACE_OPTIONS["flush_interval"].initial:
         del words["flush_interval"]
     if not trace.filter:

@@ -210,7 +210,7 @@ class NameOperations(pyfuse3.Operations):
     async def mkdir(
         self, parent_inode: int, name: bytes, mode: int, ctx: pyfuse3.RequestContext
     ) -> pyfuse3.EntryAttributes:
-        """Make a plain directory, or a trace."""
+        """Make a plain directory, a trace, or a snapshot of one."""
         announced = self._announced(parent_inode, name)
         if announced is not None:
             return announced
@@ -249,7 +249,7 @@ class NameOperations(pyfuse3.Operations):
             return entry
 
     async def rmdir(self, parent_inode: int, name: bytes, ctx: pyfuse3.RequestContext) -> None:
-        """Remove an empty plain directory, a trace, or a crash card with all that is in it."""
+        """Remove an empty plain directory, a trace, or a crash card or snapshot with all that is in it."""
         change = self._change(parent_inode, name)
         if change is not None:
             change()
@@ -273,6 +273,7 @@ class NameOperations(pyfuse3.Operations):
             if not isinstance(node, Directory):
                 raise pyfuse3.FUSEError(errno.ENOTDIR)
             if isinstance(node, CardDirectory) and not by_server:
+                request.begin()
                 await trio.to_thread.run_sync(node.remove_whole)
                 self._tree.detach(node)
                 return

@@ -143,14 +143,8 @@ class Cards:
         return True
 
     def _remove(self, name: str) -> None:
-        path = os.path.join(self.directory, name)
-        hidden = os.path.join(self.directory, f"{_NEW}{os.getpid()}-{time.monotonic_ns()}")
-        os.rename(path, hidden)
         self._cards.pop(name, None)
-        inodes = [os.lstat(os.path.join(at, file)).st_ino for at, _, files in os.walk(hidden) for file in files]
-        delete(hidden)
-        for inode in inodes:
-            self._store.ledger.release(inode)
+        discard(self._store, os.path.join(self.directory, name))
 
     def _show(self, hidden: str, name: str) -> str:
         """Give a card its name, and return that."""
@@ -161,6 +155,19 @@ class Cards:
             free = f"{name}-{number}"
         os.rename(hidden, os.path.join(self.directory, free))
         return free
+
+
+def discard(store: Store, path: str) -> None:
+    """Delete a directory of the store with all that is in it, which is charged no more; OSError.
+
+    It is renamed first, so that a server which is killed meanwhile leaves no half of it under its name.
+    """
+    hidden = os.path.join(os.path.dirname(path), f"{_NEW}{os.getpid()}-{time.monotonic_ns()}")
+    os.rename(path, hidden)
+    inodes = [os.lstat(os.path.join(at, file)).st_ino for at, _, files in os.walk(hidden) for file in files]
+    delete(hidden)
+    for inode in inodes:
+        store.ledger.release(inode)
 
 
 def _read(name: str, path: str) -> Card:

@@ -3,6 +3,7 @@
     .traces/NAME/               mkdir(2) makes the trace, rmdir(2) removes it
         tracing_on              1 or 0: writing starts and stops the trace
         set_event               a line for each rule, GLOB [if CONDITION], or !GLOB; writing adds rules
+        snapshots/              copies of what the buffers held (snapshots.py)
         mode subbuf_size ...    the options of `trace create`; writing changes one, until a program has written events
 
 What is written is carried out as commands of `control`, by the same code and for the same users.
@@ -85,8 +86,10 @@ class SettingFile(TextFile):
         await acts.command(os.fsencode("\n".join(lines)), opener, unique)
 
 
-def show_instance(name: str, number: int, find: Callable[[str], Trace | None], tree: Tree, above: Directory) -> None:
-    """Show the directory of a trace.
+def show_instance(
+    name: str, number: int, find: Callable[[str], Trace | None], tree: Tree, above: Directory
+) -> Directory:
+    """Show the directory of a trace, and return it.
 
     number: its id
     find: returns a trace; None: it was removed
@@ -105,6 +108,7 @@ def show_instance(name: str, number: int, find: Callable[[str], Trace | None], t
     show("set_event", _rules, partial(_rule_commands, name))
     for key in trace_control.ALLOWED:
         show(key, partial(_value, key), partial(_option_command, name, key))
+    return directory
 
 
 def _switch(name: str, text: str) -> list[str]:

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from relayfs_fuse.fs.commands.trace_control import TraceCommand
     from relayfs_fuse.fs.store import Store
 
+# The option that has no effect on what programs write.
+_ANY_TIME = "snapshot_memory"
+
 
 def plan(command: TraceCommand, store: Store, new_id: Callable[[], int], boot: str) -> tuple[Trace, str | None]:
     """Return the trace to create, and the text for error_log if default sizes were reduced; CommandError.
@@ -53,6 +56,7 @@ def plan(command: TraceCommand, store: Store, new_id: Callable[[], int], boot: s
         boot=boot,
         made=native_trace.read_clocks(clock),
         filter=command.filter,
+        snapshot_memory=command.options.get(_ANY_TIME, 0),
         flush_interval_ms=command.options.get("flush_interval", TRACE_OPTIONS["flush_interval"].initial),
     )
     trace = replace(trace, memory=command.options.get("memory", default_memory(trace, store)))
@@ -66,8 +70,16 @@ def plan(command: TraceCommand, store: Store, new_id: Callable[[], int], boot: s
     return trace, notice
 
 
-def changed(command: TraceCommand, trace: Trace, store: Store, boot: str) -> tuple[Trace, str | None]:
-    """Return what `trace set` makes of a trace, whose rules stay, and a text as plan() does; CommandError."""
+def changed(command: TraceCommand, trace: Trace, store: Store, boot: str, has_events: bool) -> tuple[Trace, str | None]:
+    """Return what `trace set` makes of a trace, whose rules stay, and a text as plan() does; CommandError.
+
+    has_events: whether programs have written to it
+    """
+    if command.columns.keys() == {_ANY_TIME}:
+        return replace(trace, snapshot_memory=command.options[_ANY_TIME]), None
+    if trace.is_started or has_events:
+        why = f"is started, or has events of programs; but for {_ANY_TIME}, its options change only before"
+        raise command.refuse(errno.EBUSY, f"trace {trace.name} {why}")
     options = trace_control.numbers_of(trace)
     if trace.memory == default_memory(trace, store):
         del options["memory"]

@@ -39,6 +39,7 @@ from relayfs_fuse.fs.traces.merged import directory_of
 from relayfs_fuse.fs.traces.plan import changed, default_memory, plan
 from relayfs_fuse.fs.traces.process import TraceProcess
 from relayfs_fuse.fs.traces.sessions import Session, Sessions
+from relayfs_fuse.fs.traces.snapshots import Snapshots
 from relayfs_fuse.inotify import MOVED_FROM, MOVED_TO, ONLY_DIRECTORIES, QUEUE_OVERFLOW, Inotify
 from relayfs_fuse.native import trace as native_trace
 from relayfs_fuse.native.tables import CLOCKS, PERMS
@@ -101,6 +102,7 @@ class Traces:
         self.inotify = Inotify()
         self._watches: dict[int, str] = {}
         self._directory = InstancesDirectory(TRACES_NAME)
+        self._snapshots = Snapshots(store, tree, errors)
         self._attach_files()
 
     def close(self) -> None:
@@ -158,9 +160,11 @@ class Traces:
             take(self._store.directory, trace)
             for directory in self._present(trace.name):
                 self.sessions.inherit(os.path.join(self._store.locate(trace.name), directory))
+        self._snapshots.remove_others([trace.id for name in self._slots if (trace := self.find(name))])
 
     def _show_instance(self, trace: Trace) -> None:
-        show_instance(trace.name, trace.id, self.find, self._tree, self._directory)
+        instance = show_instance(trace.name, trace.id, self.find, self._tree, self._directory)
+        self._snapshots.show_all(trace, instance)
 
     def show_all(self) -> None:
         """Show all traces in the tree, and what is in them."""
@@ -392,6 +396,8 @@ class Traces:
             yield from self._stop(trace)
         elif command.action == "set":
             self._change(command, trace)
+        elif command.action == "snapshot":
+            yield from self._snapshots.take(command, trace, was_begun)
         else:
             self._set(trace_control.add_rule(trace, command))
             processes = (one for of_trace in self._processes.values() for one in of_trace.values())
@@ -420,10 +426,7 @@ class Traces:
             log.warning("%s", self._errors.notice(command.line, notice, command.column))
 
     def _change(self, command: TraceCommand, trace: Trace) -> None:
-        if trace.is_started or any(self._present(trace.name)):
-            why = "is started, or has events of programs; its options change only before"
-            raise command.refuse(errno.EBUSY, f"trace {trace.name} {why}")
-        new, notice = changed(command, trace, self._store, self._boot)
+        new, notice = changed(command, trace, self._store, self._boot, any(self._present(trace.name)))
         self._set(new)
         if notice:
             log.warning("%s", self._errors.notice(command.line, notice, command.column))
@@ -484,6 +487,7 @@ class Traces:
         has_ended = recorder is None or (yield LongJob(lambda: jobs.await_recorder(hidden)))
         unread: dict[str, int] = {}
         yield lambda: jobs.call_with_timeout(lambda: jobs.delete_trace(hidden, unread), f"trace remove {name}")
+        yield lambda: self._snapshots.remove_of(trace.id)
         if recorder is not None and (unread or not has_ended):
             message = jobs.not_recorded(unread, "" if has_ended else recorder)
             log.warning("%s", self._errors.notice(command.line, message, command.column))

@@ -34,6 +34,8 @@ HELD = {
     r"\.crashed": ("CARDS", ROOT),
     r"\.crashed/[^/.]+(/ctf)?": ("CARDS", (65534, 0)),
     r"\.crashed/[^/.]+/(ctf/)?\w+": ("CARD", (65534, 0)),
+    r"\.snapshots(/\d+(/one(/[^/.]+)?)?)?": ("CARDS", ROOT),
+    r"\.snapshots/\d+/one/[^/.]+/\.?\w+": ("CARD", ROOT),
     r"\.traces": ("TRACES", ROOT),
     r"dir/implicit": ("PLAIN", ROOT),
     r"dir/implicit/log": ("INNER", ROOT),
@@ -60,6 +62,7 @@ def fill(mount: Mount, stack: ExitStack, user: User) -> None:
         last.ask("emit 10")
         last.kill()
     stack.enter_context(traced(mount, user=user.uid)).ask("emit 10")
+    (mount.path / ".traces/perprocess/snapshots/one").mkdir()
     stack.enter_context(closing(RecorderLock(str(mount.store / "perprocess"))))
     early = {"RELAYFS": str(mount.path), "RELAYFS_STORE": str(mount.store), "RELAYFS_TRACE_EARLY": "later"}
     stack.enter_context(making(early, None, [program("traced")])).ask("emit 10")

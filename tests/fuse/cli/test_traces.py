@@ -36,11 +36,12 @@ def test_traces_are_listed(store, run):
     store.create("two", mode=native.MODE_OVERWRITE, is_started=False, subbuf_size=64 << 10, filter="uid:7")
     run(store.create("one"), "app")
     assert [line.split() for line in shown("trace", "list", "--store", store.path).splitlines()] == [
-        ["one", "started", "no-overwrite", "perprocess", "mono", "8x4K", "1"],
-        ["two", "stopped", "overwrite", "perprocess", "mono", "8x64K", "0"],
+        ["one", "started", "no-overwrite", "perprocess", "mono", "8x4K", "1", "0", "0"],
+        ["two", "stopped", "overwrite", "perprocess", "mono", "8x64K", "0", "0", "0"],
     ]
     one, two = objects("trace", "list", "--store", store.path)
     assert (one["name"], one["started"], one["processes"]) == ("one", True, 1)
+    assert (one["snapshots"], one["snapshot_bytes"]) == (0, 0)
     assert (two["mode"], two["subbuf_size"], two["filter"], two["rules"]) == ("overwrite", 65536, "uid:7", [])
 
 

@@ -11,7 +11,7 @@ from traced import record_stopped, relayctl, traced
 
 
 def values(instance: Path) -> dict[str, str]:
-    return {path.name: path.read_text().removesuffix("\n") for path in instance.iterdir()}
+    return {path.name: path.read_text().removesuffix("\n") for path in instance.iterdir() if path.is_file()}
 
 
 def test_mkdir_makes_a_trace_whose_settings_are_files_and_rmdir_removes_it(mount: Mount, tmp_path: Path) -> None:

@@ -88,6 +88,10 @@ def test_a_snapshot_begins_with_the_last_value_of_each_key(
         for line in ("set 1 a", "set 2 b", "set 1 c", "set 3 d", "clear 2", f"emit {MANY}"):
             program.ask(line)
         assert snapshot(traced_mount, tmp_path / "one") == {1: "c", 3: "d"}
+        kept = traced_mount.path / ".traces/t/snapshots/one"
+        kept.mkdir()
+        assert states_in(kept) == {1: "c", 3: "d"}
+        assert " state states:connection: " in relayctl(traced_mount, "view", kept).stdout.splitlines()[0]
         pid = program.process.pid
         seen = babeltrace(tmp_path / "one")
         assert {(event.pid, event["vtid"]) for event in seen.named("states:step")} == {(pid, pid)}
