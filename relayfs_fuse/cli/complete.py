@@ -122,13 +122,16 @@ def trigger_words(context: click.Context, parameter: click.Parameter, typed: str
     before, last = ("", "", *words)[-2:]
     if last == "on" or (before == "do" and last in ("start", "stop")):
         return traces(context, parameter, typed)
-    if before == "do" and last in ("snapshot", "run"):
-        return (directories if last == "snapshot" else files)(context, parameter, typed)
+    keys = [f"{key}=" for key in trigger_control.ALLOWED]
+    if before == "do" and last == "run":
+        return files(context, parameter, typed)
+    if before == "do" and last == "snapshot":
+        return (_items(keys, typed) if typed else []) or directories(context, parameter, typed)
     if not words:
         return _items(["on"], typed)
     if before == "on" or last == "do":
         return _items(trigger_control.CONDITIONS if before == "on" else trigger_control.DOES, typed)
-    return _items([f"{key}=" for key in trigger_control.ALLOWED] if "do" in words else ["do", "if", "of"], typed)
+    return _items(keys if "do" in words else ["do", "if", "of"], typed)
 
 
 def counters(context: click.Context, parameter: click.Parameter, typed: str) -> list[CompletionItem]:  # noqa: ARG001

@@ -34,7 +34,7 @@ WHEN    GLOB [if CONDITION]                        lost
         'rate > N/s' [of GLOB [if CONDITION]]      death
         quiet TIME [of GLOB [if CONDITION]]        'fill > N%'
         counter NAME '> N'                         crash
-ACTION  snapshot DIR   start [TRACE]   stop [TRACE]   mark   notify   run PROGRAM
+ACTION  snapshot [DIR]   start [TRACE]   stop [TRACE]   mark   notify   run PROGRAM
 KEY     limit=TIME     window=BEFORE[/AFTER]     keep=N, keep=BYTES""",
 )
 @click.argument("name")
@@ -107,7 +107,10 @@ def _when(command: trigger_control.TriggerCommand) -> str:
 
 
 def _as_line(words: Sequence[str]) -> Iterator[str]:
-    """Yield words of a command: CONDITION in quotes, as the shell has taken them away, and absolute paths."""
+    """Yield words of a command: CONDITION in quotes, as the shell has taken them away, and absolute paths.
+
+    Behind `snapshot`, a word with = and without / is KEY=VALUE.
+    """
     if any("\n" in word for word in words):
         raise click.UsageError("a command has no newlines")
     left = list(words)
@@ -118,5 +121,5 @@ def _as_line(words: Sequence[str]) -> Iterator[str]:
             end = left.index("do")
             yield "'{}'".format(" ".join(left[:end]).strip("'"))
             del left[:end]
-        elif word in ("snapshot", "run") and left:
+        elif word in ("snapshot", "run") and left and ("/" in left[0] or "=" not in left[0]):
             yield os.path.abspath(left.pop(0))

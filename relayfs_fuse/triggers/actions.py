@@ -18,12 +18,13 @@ from typing import TYPE_CHECKING, NamedTuple
 from relayfs_fuse.cli.control import command as control_command
 from relayfs_fuse.errors import RelayError
 from relayfs_fuse.fs.ours import why_not_ours
-from relayfs_fuse.native.merge import EVER
 from relayfs_fuse.reading.damage import reason
 from relayfs_fuse.reading.snapshot import Snapshot
 from relayfs_fuse.reading.source import Source
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from relayfs_fuse.fs.commands.trigger_control import TriggerCommand
     from relayfs_fuse.trace import Event
 
@@ -158,6 +159,8 @@ class Actions:
 
     def _snapshot(self, action: Action) -> str:
         directory = action.command.argument
+        if not directory:
+            return self._snapshot_in_mount(action)
         if why := why_not_ours(directory, is_program=False):
             raise RelayError(why)
         stem = f"{action.command.name}-{_stamp(action.time)}"
@@ -174,15 +177,36 @@ class Actions:
             shutil.rmtree(hidden, ignore_errors=True)
             raise
         n_removed = _remove_older(action.command, directory)
-        removed = f", and removed {n_removed} older" if n_removed else ""
-        return f"snapshot {path}{', incomplete' if summary else ''}{removed}"
+        return f"snapshot {path}{', incomplete' if summary else ''}{_removed(n_removed)}"
+
+    def _snapshot_in_mount(self, action: Action) -> str:
+        """Have the server take a snapshot; if memory is short, remove older ones first of those that need not stay."""
+        command = action.command
+        name = f"{command.name}-{_stamp(action.time)}"
+        above = os.path.join(self._mount, ".traces", self._trace, "snapshots")
+        window = _window(action)
+        times = f" since={window[0]} until={window[1]}" if window else ""
+        n_removed = 0
+        while True:
+            try:
+                control_command(self._mount, f"trace snapshot {self._trace} {name}{times}")
+                break
+            except RelayError as error:
+                code = error.__cause__.errno if isinstance(error.__cause__, OSError) else 0
+                if code == errno.EEXIST:
+                    break  # the process before has taken it
+                _, *older = _own(command, above) or [""]
+                if code != errno.ENOSPC or not (older and (command.keep or command.keep_bytes)):
+                    raise
+                os.rmdir(os.path.join(above, older[-1]))
+                n_removed += 1
+        n_removed += _remove_older(command, above, os.rmdir)
+        return f"snapshot {os.path.join(above, name)}{_removed(n_removed)}"
 
     def _take(self, action: Action, path: str) -> bool:
         """Take a snapshot, and return whether it is incomplete."""
-        before, after = action.command.window
-        window = (action.time - before, action.time + after) if before else (0, EVER)
         with closing(Source(self._trace, self._store, self._number)) as source:
-            snapshot = Snapshot(source, path, lambda _: None, "others", window, self._mount)
+            snapshot = Snapshot(source, path, lambda _: None, "others", _window(action), self._mount)
             snapshot.take(lambda: None)
         return snapshot.summary.is_incomplete
 
@@ -229,14 +253,32 @@ def due_of(command: TriggerCommand, time: int) -> int:
     return time + command.window[1] + MARGIN_NS if command.does == "snapshot" else 0
 
 
-def _remove_older(command: TriggerCommand, directory: str) -> int:
-    """Remove a trigger's oldest snapshots, but never its newest, until as many stay as it keeps; return how many."""
-    if not command.keep and not command.keep_bytes:
-        return 0
+def _window(action: Action) -> tuple[int, int] | None:
+    """Return the times that a snapshot is to have, as Snapshot has them."""
+    before, after = action.command.window
+    return (max(0, action.time - before), action.time + after) if before else None
+
+
+def _own(command: TriggerCommand, directory: str) -> list[str]:
+    """Return the names of a trigger's snapshots, the newest first."""
     pattern = re.compile(re.escape(command.name) + r"-\d{8}T\d{6}\.\d{9}Z")
     with os.scandir(directory) as entries:
         names = [one.name for one in entries if one.is_dir(follow_symlinks=False) and pattern.fullmatch(one.name)]
-    names.sort(reverse=True)  # their times are in order as texts
+    return sorted(names, reverse=True)  # their times are in order as texts
+
+
+def _removed(n: int) -> str:
+    return f", and removed {n} older" if n else ""
+
+
+def _remove_older(command: TriggerCommand, directory: str, remove: Callable[[str], object] = shutil.rmtree) -> int:
+    """Remove a trigger's oldest snapshots, but never its newest, until as many stay as it keeps; return how many.
+
+    remove: removes one
+    """
+    if not command.keep and not command.keep_bytes:
+        return 0
+    names = _own(command, directory)
     n_kept, n_bytes = 0, 0
     for name in names:
         n_bytes += _bytes_in(os.path.join(directory, name)) if command.keep_bytes else 0
@@ -245,7 +287,7 @@ def _remove_older(command: TriggerCommand, directory: str) -> int:
             break
         n_kept += 1
     for name in names[n_kept:]:
-        shutil.rmtree(os.path.join(directory, name))
+        remove(os.path.join(directory, name))
     return len(names) - n_kept
 
 

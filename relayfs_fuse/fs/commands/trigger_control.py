@@ -5,7 +5,7 @@
     WHEN     GLOB [if CONDITION]   quiet TIME [of GLOB [if CONDITION]]   lost    counter COUNTER > N
              fill > N%             rate > N/s [of GLOB [if CONDITION]]   death   counter COUNTER < N
                                                                          crash
-    ACTION   snapshot DIR   start [TRACE]   stop [TRACE]   mark   notify   run PROGRAM
+    ACTION   snapshot [DIR] start [TRACE]   stop [TRACE]   mark   notify   run PROGRAM
 
 CONDITION is that of `trace enable`, in '' or up to the next word `do`. Like control.py, this module checks the syntax;
 traces/triggers.py checks whether the trace exists.
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 VERB = "trigger"
 ACTIONS = ("add", "remove")
 # What a trigger does, and what each takes behind it: nothing, a path, or the name of a trace, which may be left out.
-DOES = {"snapshot": "DIR", "start": "[TRACE]", "stop": "[TRACE]", "mark": "", "notify": "", "run": "PROGRAM"}
+DOES = {"snapshot": "[DIR]", "start": "[TRACE]", "stop": "[TRACE]", "mark": "", "notify": "", "run": "PROGRAM"}
 # The allowed values of each key, in words.
 ALLOWED = {
     "limit": "a time, 1ms to 24h, such as 10s: at most one firing in it",
@@ -78,7 +78,7 @@ class TriggerCommand(Placed):
     counter: the counter's name
     quiet: of quiet, ns
     does: a key of DOES
-    argument: the directory, program or trace behind it; empty: there is none
+    argument: the directory, program or trace behind it; empty: there is none; of snapshot: the mount keeps it
     limit: the least time between two firings, ns
     window: how much before and after the firing a snapshot has, ns; before: 0: all that there is
     keep, keep_bytes: how many snapshots of the trigger stay, or how many bytes of them; 0: all
@@ -253,15 +253,16 @@ def _parse_does(command: TriggerCommand, words: _Words) -> None:
     command.does, command.columns["do"] = does.text, does.column
     takes = DOES[does.text]
     word = words.peek()
-    if not takes or (takes.startswith("[") and (word is None or "=" in word.text)):
-        command.argument = command.trace if takes else ""
+    is_option = word is None or ("=" in word.text and not word.text.startswith("/"))
+    if not takes or (takes.startswith("[") and is_option):
+        command.argument = command.trace if takes == "[TRACE]" else ""
         return
     argument = words.take(f"{does.text}: {takes} must follow")
     command.argument, command.columns["argument"] = argument.text, argument.column
     if takes == "[TRACE]":
         check_trace_name(argument, "trace")
     else:
-        _check_path(argument, takes)
+        _check_path(argument, takes.strip("[]"))
 
 
 def _check_path(word: Word, what: str) -> None:

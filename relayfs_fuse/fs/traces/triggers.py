@@ -190,7 +190,7 @@ class Triggers:
                 raise command.refuse(
                     errno.EPERM, f"a program runs as user {os.geteuid()}, who alone may say which", "do"
                 )
-        if command.does not in ("run", "snapshot"):
+        if command.does not in ("run", "snapshot") or not command.argument:
             return
         # These may be on a file system that does not answer.
         try:

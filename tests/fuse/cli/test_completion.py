@@ -64,6 +64,7 @@ def test_words_of_triggers_are_proposed(furnished):
     assert proposed(*typed, "lost", "d") == ["do"]
     assert proposed(*typed, "lost", "do", "s") == ["snapshot", "start", "stop"]
     assert proposed(*typed, "lost", "do", "snapshot", "") == ["dir"]
+    assert proposed(*typed, "lost", "do", "snapshot", "k") == ["keep="]
     assert proposed(*typed, "lost", "do", "stop", "o") == ["other"]
     assert proposed(*typed, "lost", "do", "notify", "") == ["keep=", "limit=", "window="]
 

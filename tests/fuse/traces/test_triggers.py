@@ -210,6 +210,48 @@ def test_a_trigger_keeps_so_many_snapshots(mount, tmp_path, keep, n_left):
     assert babeltrace(tmp_path / taken[-1]).numbers() == list(range(4))
 
 
+def test_a_trigger_without_a_directory_keeps_its_snapshots_in_the_mount(mount):
+    trace = start_trace(mount, "t", "subbuf_size=4K n_subbufs=64 mode=overwrite")
+    above = mount.path / ".traces/t/snapshots"
+    (above / "one-mine").mkdir()
+    line = ("one", "on", "t", "judge:step", "do", "snapshot", "limit=1ms", "keep=2", "window=1h")
+    done = relayctl(mount, "trigger", "add", *line)
+    assert (done.returncode, done.stderr) == (0, "")
+    taken = []
+    with traced(mount) as program:
+        for n in range(4):
+            program.ask("emit 1")
+            said = wait_lines(trace, "one", 2 * n + 2)[-1].text
+            taken.append(Path(said.removeprefix("snapshot ").partition(",")[0]))
+            assert (", and removed 1 older" in said) == (n >= 2)
+    assert set(above.iterdir()) == {above / "one-mine", *taken[-2:]}
+    assert babeltrace(taken[-1]).numbers() == list(range(4))
+    assert listed(mount)["one"]["does"] == "snapshot"
+
+
+@pytest.mark.parametrize("keep", ["", "keep=9"])
+def test_memory_for_snapshots_in_the_mount_that_does_not_suffice_is_said(mount, keep):
+    trace = start_trace(mount, "t", "subbuf_size=4K n_subbufs=8 mode=overwrite")
+    above = mount.path / ".traces/t/snapshots"
+    (above.parent / "snapshot_memory").write_text("100K")
+    add(mount, f"one on t judge:step if seq == 999 || seq == 1999 || seq == 2999 do snapshot limit=1ms {keep}")
+    with traced(mount, cpus=[0]) as program:
+        for n in range(3):
+            program.ask("emit 1000")
+            wait_lines(trace, "one", 2 * n + 2)
+    said = [line.text for line in lines_of(trace, "one") if line.text.startswith("snapshot")]
+    if keep:
+        assert said[2].endswith(", and removed 1 older")
+        last = Path(said[2].removeprefix("snapshot ").partition(",")[0])
+    else:
+        assert said[2].startswith("snapshot failed: trace snapshot t one-")
+        assert "left of snapshot_memory=100K: 2 snapshots of t have " in said[2]
+        last = Path(said[1].removeprefix("snapshot "))
+    assert max(above.iterdir()) == last
+    assert len(list(above.iterdir())) == 2
+    assert babeltrace(last).numbers()[-1] == (2999 if keep else 1999)
+
+
 def test_a_full_disk_is_said_and_leaves_nothing(mount, own_tmpfs):
     trace = start_trace(mount, "t", ROOM)
     place = own_tmpfs / "snapshots"
@@ -392,7 +434,8 @@ def test_the_file_is_readable_when_there_is_more(mount):
         ("trigger add x on t a:b if 'ms > ' do notify", "must follow >"),
         ("trigger add x on t lost notify", "`do` must follow"),
         ("trigger add x on t lost do nothing", "there are: snapshot, start, stop, mark, notify, run"),
-        ("trigger add x on t lost do snapshot", "DIR must follow"),
+        ("trigger add x on t lost do snapshot kep=2", "did you mean keep?"),
+        ("trigger add x on t lost do run", "PROGRAM must follow"),
         ("trigger add x on t lost do snapshot here", "an absolute path"),
         ("trigger add x on t lost do snapshot /nonexistent", "No such file"),
         ("trigger add x on t lost do snapshot /etc/passwd", "Not a directory"),
