@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from relayfs_fuse.errors import RelayError
 from relayfs_fuse.forwarding.names import MARK, Kind, Place, kind_of
 from relayfs_fuse.reading.packet import HEAD_BYTES, unpack
+from relayfs_fuse.tracefiles import clock_pairs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from relayfs_fuse.forwarding.target import Target
 
 _BLOCK_BYTES = 512
+# What a recording has when the directories of all its processes are removed.
+_OF_RECORDING = {MARK, clock_pairs.FILE}
 
 
 @dataclass(frozen=True)
@@ -93,21 +96,21 @@ def _remove_empty(target: Target, place: Place) -> None:
     top = os.path.join(target.path, place.host, place.recording)
     with suppress(OSError):
         os.rmdir(os.path.join(top, os.path.dirname(inside)) if "/" in inside else os.path.join(top, inside))
-    if os.listdir(top) == [MARK]:
+    if set(os.listdir(top)) <= _OF_RECORDING:
         _remove_directory(target, Place(place.host, place.recording, ""))
         with suppress(OSError):
             os.rmdir(os.path.dirname(top))
 
 
 def _remove_directory(target: Target, place: Place) -> None:
-    """Remove a directory in which there are only files that are sent as a whole.
+    """Remove a directory without packets, which has only files that are sent as a whole, or that of the clocks.
 
     place: its path is that of the directory
     """
     directory = os.path.join(target.path, place.host, place.recording, place.path)
     names = os.listdir(directory)
     paths = [os.path.join(place.path, name) for name in names]
-    if any(kind_of(path) is not Kind.WHOLE for path in paths):
+    if any(kind_of(path) is not Kind.WHOLE and path != clock_pairs.FILE for path in paths):
         return
     for path in paths:
         os.unlink(os.path.join(target.path, place.host, place.recording, path))

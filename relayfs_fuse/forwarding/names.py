@@ -6,7 +6,7 @@ bytes:
 PACKETS   cpu0, cpu0_1 ..., state: a unit is a packet, which never changes once another follows it
 WHOLE     metadata, .threads, .relayfs, .lost ...: a unit is all that the file holds, each time that the recorder has
           replaced it; offsets count the bytes of all units before
-APPENDED  .damaged/PROCESS/FILE, and of a channel cpu0, cpu1 ...: a unit is what was appended since the last one
+APPENDED  .clocks, .damaged/PROCESS/FILE, and of a channel cpu0, cpu1 ...: a unit is what was appended since then
 
 The subject of a file is relayfs.HOST.TRACE.PROCESS.STREAM: TRACE is the recording's name, PROCESS the file's directory
 in it and STREAM the file's name. What a token of a subject may not contain is written %XX. A file of no process, as
@@ -27,7 +27,7 @@ import google_crc32c
 import zstandard
 
 from relayfs_fuse.errors import RelayError
-from relayfs_fuse.tracefiles import streams
+from relayfs_fuse.tracefiles import clock_pairs, streams
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -86,7 +86,8 @@ def kind_of(path: str) -> Kind | None:
     *directories, name = path.split("/")
     if not directories:
         of_channel = Kind.APPENDED if is_name(name) and _RECORDS_FILE.fullmatch(name) else None
-        return Kind.WHOLE if path in {MARK, LOST} else of_channel
+        of_others = {MARK: Kind.WHOLE, LOST: Kind.WHOLE, clock_pairs.FILE: Kind.APPENDED}
+        return of_others.get(path, of_channel)
     if not _is_file_name(name) or not is_name(directories[-1]):
         return None
     if directories[0] == DAMAGED:

@@ -1,6 +1,7 @@
 """The output of a recording: a directory for each process of the trace, each of which is a separate CTF trace.
 
 DIR/.relayfs                which trace this is
+DIR/.clocks                 what the machine's clocks showed: see tracefiles/clock_pairs.py
 DIR/PROCESS-PID/metadata    cpu0, cpu1 ...; cpu0_1 follows when cpu0 is full, or new events are declared
 DIR/PROCESS-PID/state       the states that the process had set when its directory was begun: see reading/states.py
 DIR/PROCESS-PID/.threads    names of threads: see tracefiles/thread_names.py
@@ -10,6 +11,7 @@ DIR/.damaged/PROCESS-PID/   why events of the process are not recorded, and its 
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 from contextlib import ExitStack, suppress
@@ -20,7 +22,7 @@ from relayfs_fuse.native.trace import STATE_CPU
 from relayfs_fuse.reading.packet import HEAD_BYTES, Packet
 from relayfs_fuse.record.full import OutputFullError, temporary_errors_mean_full, touched
 from relayfs_fuse.record.stream import OpenFiles, StreamFile, beginning_after
-from relayfs_fuse.tracefiles import ctf, thread_names
+from relayfs_fuse.tracefiles import clock_pairs, ctf, thread_names
 from relayfs_fuse.tracefiles.streams import QUARANTINE, stream_name, stream_of
 
 if TYPE_CHECKING:
@@ -87,6 +89,9 @@ class Output(Protocol):
 
     def quarantine(self, process: str, name: str, data: bytes) -> None:
         """Append to a file of a process in .damaged."""
+
+    def note_clocks(self, lines: bytes) -> None:
+        """Append to what the clocks have shown. OutputFullError: not all was appended; call it again."""
 
     def rotate(self) -> None:
         """Begin a new directory for further packets."""
@@ -183,6 +188,16 @@ class DirectoryOutput:
             os.makedirs(directory, exist_ok=True)
             with open(path, "ab") as file:
                 file.write(data)
+
+    def note_clocks(self, lines: bytes) -> None:
+        """Append to DIR/.clocks, on a line of its own: the last one may not be whole."""
+        path = os.path.join(self.path, clock_pairs.FILE)
+        with temporary_errors_mean_full(path), open(path, "a+b", buffering=0) as file:
+            end = file.seek(0, os.SEEK_END)
+            is_torn = end > 0 and os.pread(file.fileno(), 1, end - 1) != b"\n"
+            data = b"\n" * is_torn + lines
+            if file.write(data) < len(data):
+                raise OutputFullError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
 
     def rotate(self) -> None:
         """Continue in the directory of the next number."""

@@ -28,6 +28,7 @@ from relayfs_fuse.reading.process import Process
 from relayfs_fuse.reading.room import FILES_ERRNOS, USER_SHARE, most_processes
 from relayfs_fuse.reading.summary import Summary
 from relayfs_fuse.reading.trust import owner
+from relayfs_fuse.record.clock_watch import ClockWatch
 from relayfs_fuse.record.full import LimitError, OutputFullError
 from relayfs_fuse.record.recording import Recording
 from relayfs_fuse.record.sleeper import Sleepers
@@ -84,6 +85,7 @@ class Recorder:
         self._tick = tick
         self._recordings: dict[str, Recording] = {}
         self._threads = ThreadWatch(self._recordings)
+        self._clocks = ClockWatch(source, output)
         self._done: dict[str, int] = {}
         # By process: its user, and a text for messages that identifies the process.
         self._owners: dict[str, int] = {}
@@ -112,6 +114,7 @@ class Recorder:
     def run(self) -> None:
         """Record. OSError: the output cannot be written; events that are not written stay in the buffers."""
         try:
+            self._clocks.look()
             self._scan()
             while not self._has_ended():
                 self._flush_idle()
@@ -123,6 +126,7 @@ class Recorder:
                 self._scan()
                 self._note_unbuffered()
                 self._finish_all()
+            self._clocks.look(is_last=True)
             self._note_unbuffered()
         finally:
             self._close()
@@ -403,6 +407,7 @@ class Recorder:
             if name in self._recordings and recording.process.has_ended():
                 self._finish_dead(name, now)
         self._threads.look()
+        self._clocks.look()
         if self._options.rotate_s and now - self._rotated >= self._options.rotate_s:
             self._flush_all()
             self._rotate()

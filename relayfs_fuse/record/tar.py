@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from relayfs_fuse.native.trace import STATE_CPU
 from relayfs_fuse.reading.packet import Packet
 from relayfs_fuse.record.full import OutputFullError, temporary_errors_mean_full
-from relayfs_fuse.tracefiles import ctf, thread_names
+from relayfs_fuse.tracefiles import clock_pairs, ctf, thread_names
 from relayfs_fuse.tracefiles.streams import QUARANTINE, stream_name
 
 if TYPE_CHECKING:
@@ -32,6 +32,7 @@ class TarOutput:
         self._descriptor = descriptor
         # The rest of a member that is not written completely yet.
         self._unwritten = memoryview(b"")
+        self._clocks = b""
         self._names: set[str] = set()
         self._n_quarantined: dict[str, int] = {}
 
@@ -51,11 +52,17 @@ class TarOutput:
         self._n_quarantined[path] = number + 1
         self.member(f"{path}_{number}" if number else path, data)
 
+    def note_clocks(self, lines: bytes) -> None:
+        """Keep them for the end, because each further member takes room."""
+        self._clocks += lines
+
     def rotate(self) -> None:
         """Do nothing: there is only one stream."""
 
     def close(self) -> None:
         """End the archive. OutputFullError: its end is missing, and cannot be written any more."""
+        if self._clocks:
+            self.member(clock_pairs.FILE, self._clocks)
         self._write(bytes(2 * tarfile.BLOCKSIZE))
         try:
             self.write_rest()

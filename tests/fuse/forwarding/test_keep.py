@@ -38,7 +38,7 @@ def test_what_is_old_is_removed_with_its_directory_and_does_not_come_again(nats,
     make_old(one, 3)
     make_old(two, 1)
     assert "1 files removed" in receive(into, nats, "--keep", "2h")
-    assert sorted(path.name for path in there.iterdir()) == [".relayfs", two.parent.name]
+    assert sorted(path.name for path in there.iterdir()) == [".clocks", ".relayfs", two.parent.name]
     assert same(out / two.parent.name, two.parent)
     # A receiver that gets all messages once more knows what it has had.
     (into / ".received/name").unlink()

@@ -292,7 +292,7 @@ def test_a_killed_recorder_goes_on_without_loss_or_repetition(store, run, record
     seen = read(out).events["app"]
     assert seen == list(range(len(seen)))
     assert program.counted() <= len(seen)
-    assert files(out) == [".relayfs", *files_of(program, out)]
+    assert files(out) == [".clocks", ".relayfs", *files_of(program, out)]
 
 
 class DiesError(Exception):
@@ -418,7 +418,7 @@ def test_rotation_by_time_and_compression(store, run, record, out):
         wait_until(lambda: list(out.glob("*/*/cpu0.zst"))[1:], "the end of another part")
         finish(process)
     # Names of threads, of which there are some if the recorder has seen the program alive, are not compressed.
-    assert [name for name in files(out) if not name.endswith((".zst", "/.threads"))] == [".relayfs"]
+    assert [name for name in files(out) if not name.endswith((".zst", "/.threads"))] == [".clocks", ".relayfs"]
     for path in out.rglob("*.zst"):
         subprocess.run(["zstd", "-q", "-d", "--rm", path], check=True)
     assert read(out).events == {"app": list(range(100))}
