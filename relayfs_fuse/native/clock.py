@@ -22,8 +22,8 @@ _MEASURE_NS = 200_000_000
 _FIRST = {clock.number: read_clocks(clock.number) for clock in CLOCKS.values() if not clock.freq}
 
 
-# The conversions that were returned last. Each measurement differs by some nanoseconds, so one is returned again as long as
-# it is right to this.
+# The conversions that were returned last. Each measurement differs by some nanoseconds, so one is returned again as
+# long as it is right to this.
 _LAST: dict[int, Conversion] = {}
 _SAME_NS = 1000
 

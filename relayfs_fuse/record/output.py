@@ -192,6 +192,7 @@ class DirectoryOutput:
     def note_clocks(self, lines: bytes) -> None:
         """Append to DIR/.clocks, on a line of its own: the last one may not be whole."""
         path = os.path.join(self.path, clock_pairs.FILE)
+        self.take(len(lines) + 1, path)
         with temporary_errors_mean_full(path), open(path, "a+b", buffering=0) as file:
             end = file.seek(0, os.SEEK_END)
             is_torn = end > 0 and os.pread(file.fileno(), 1, end - 1) != b"\n"
