@@ -21,7 +21,7 @@ from relayfs_fuse.reading.packet import HEAD_BYTES, unpack
 from relayfs_fuse.reading.process import check_origin
 from relayfs_fuse.tracefiles import ctf, recorder_lock
 from relayfs_fuse.tracefiles.ctf import Origin
-from relayfs_fuse.tracefiles.streams import STATE_FILE
+from relayfs_fuse.tracefiles.streams import OBJECTS_FILE, STATE_FILE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -38,7 +38,7 @@ _BUFFERS = "cpu"
 # Of a trace's directory.
 _HIDDEN = {".recorder", ".given-up", ".given-up-taken"}
 # Of a process's directory, besides those that are checked.
-_BESIDE = {STATE_FILE, ".processes"}
+_BESIDE = {STATE_FILE, OBJECTS_FILE, ".processes"}
 # Larger packets, unless the trace's own are as large, are not copied to be checked.
 _PACKET_BYTES_MAX = 64 << 20
 # The most wrong packets of a buffer that are listed.

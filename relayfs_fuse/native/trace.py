@@ -28,6 +28,8 @@ STATES: int = lib.RELAY_STATES
 STATE_BYTES: int = lib.RELAY_STATE_BYTES
 STATE_MAGIC: int = lib.RELAY_STATE_MAGIC
 STATE_CPU: int = lib.RELAY_STATE_CPU
+# The most bytes of a process's file .objects.
+OBJECTS_BYTES: int = lib.RELAY_OBJECTS_BYTES
 
 N_TRACES: int = lib.RELAY_N_TRACES
 # The most bytes of these texts of a trace.

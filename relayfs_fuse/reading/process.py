@@ -17,8 +17,9 @@ from relayfs_fuse.native.tables import CLOCKS, TRACE_OPTIONS
 from relayfs_fuse.reading.check import Checker
 from relayfs_fuse.reading.threads import note_names
 from relayfs_fuse.reading.trust import needs_check
-from relayfs_fuse.tracefiles import ctf, losses
+from relayfs_fuse.tracefiles import ctf, losses, objects
 from relayfs_fuse.tracefiles.ctf import Origin
+from relayfs_fuse.tracefiles.streams import OBJECTS_FILE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -77,6 +78,7 @@ class Process:
         self._others: dict[int, dict[str, int]] = {}
         self._n_described_lost = 0
         self._described_losses: list[str] = []
+        self._described_objects: list[str] = []
         # All files must be of one directory: it may be removed meanwhile, and another one made under its name.
         descriptor = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
@@ -268,11 +270,13 @@ class Process:
             return True
         if sum(unbuffered) > (1 if at_end else 10) * sum(self._unbuffered):
             return True
-        if at_end and self._refused() != self._described_refused:
-            return True
         if self._n_lost() > 10 * self._n_described_lost:
             return True
-        if at_end and self._losses_to_tell(of_trace) != self._described_losses:
+        if at_end and (
+            self._refused() != self._described_refused
+            or self._losses_to_tell(of_trace) != self._described_losses
+            or self.loaded_objects() != self._described_objects
+        ):
             return True
         return self.origin.is_measured and clocks.mono_ns - self.origin.mono > 2 * self._baseline
 
@@ -288,7 +292,8 @@ class Process:
         self._described_refused = self._refused()
         self._n_described_lost = self._n_lost()
         self._described_losses = self._losses_to_tell(of_trace)
-        told = {"loss": self._described_losses}
+        self._described_objects = self.loaded_objects()
+        told = {"loss": self._described_losses, "object": self._described_objects}
         preamble = ctf.preamble(self.origin, clocks, unbuffered, self._described_refused, told)
         return preamble + b"".join(one.text for one in self._declared.values())
 
@@ -329,6 +334,30 @@ class Process:
         self._declared |= new
         if self.checker:
             self.checker.learn(new.values())
+
+    def contents(self, name: str, most: int) -> bytes:
+        """Return the bytes of a file in the directory; none, if there is no such file, or another directory here."""
+        try:
+            directory = os.open(self.directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        except OSError:
+            return b""
+        try:
+            flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+            if os.fstat(directory).st_ino != self.number:
+                return b""
+            with open(os.open(name, flags, dir_fd=directory), "rb") as file:
+                is_regular = stat.S_ISREG(os.fstat(file.fileno()).st_mode)
+                return file.read(most) if is_regular else b""
+        except OSError:
+            return b""
+        finally:
+            os.close(directory)
+
+    def loaded_objects(self) -> list[str]:
+        """Return lines about the program and the libraries that the process has loaded: see tracefiles/objects.py."""
+        if self.origin.buffers != "perprocess":
+            return []
+        return objects.parse(self.contents(OBJECTS_FILE, native_trace.OBJECTS_BYTES))
 
     def raw_events(self) -> bytes:
         """Return the bytes of `.events`."""

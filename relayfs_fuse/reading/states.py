@@ -7,8 +7,6 @@ of its own, because the states may be older than what the buffers still have, an
 
 from __future__ import annotations
 
-import os
-import stat
 import struct
 import zlib
 from typing import TYPE_CHECKING, NamedTuple
@@ -52,7 +50,7 @@ def read_states(process: Process, clocks: Clocks) -> Packet | None:
 
     Its count of lost events is that of the states that the process has dropped.
     """
-    data = _contents(process)
+    data = process.contents(STATE_FILE, 2 * STATES * STATE_BYTES)
     if not data or process.origin.context != ("vtid",):
         return None
     process.read_declarations()
@@ -67,25 +65,6 @@ def read_states(process: Process, clocks: Clocks) -> Packet | None:
             events.append((time, event))
     events.sort(key=lambda event: event[0])
     return _packet(process.origin.pid, events, n_dropped) if events or n_dropped else None
-
-
-def _contents(process: Process) -> bytes:
-    """Return the bytes of `.state`; none, if the directory has no such file, or is another one of the same name."""
-    try:
-        directory = os.open(process.directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-    except OSError:
-        return b""
-    try:
-        flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
-        if os.fstat(directory).st_ino != process.number:
-            return b""
-        with open(os.open(STATE_FILE, flags, dir_fd=directory), "rb") as file:
-            is_regular = stat.S_ISREG(os.fstat(file.fileno()).st_mode)
-            return file.read(2 * STATES * STATE_BYTES) if is_regular else b""
-    except OSError:
-        return b""
-    finally:
-        os.close(directory)
 
 
 def _newest(data: bytes) -> Iterator[tuple[_Value, bytes]]:

@@ -36,8 +36,8 @@ _METADATA = "metadata"
 _COMPRESSED = ".zst"
 # How many bytes of a compressed file are unpacked at once, because they can become 32,000 times as many.
 _PIECE_BYTES = 1 << 12
-# No metadata is longer: the declarations have at most EVENTS_MAX bytes, the preamble before them at most 64 KiB.
-_METADATA_MAX = ctf.EVENTS_MAX + (64 << 10)
+# No metadata is longer: the declarations have at most EVENTS_MAX bytes, the preamble before them at most 128 KiB.
+_METADATA_MAX = ctf.EVENTS_MAX + (128 << 10)
 _HEADING = b"/* CTF 1.8 */\n"
 _CLOCK = re.compile(rb"\tfreq = (\d{1,19});\n\toffset_s = (\d{1,10});\n\toffset = (\d{1,19});\n\};\n")
 _CONTEXT = re.compile(rb"\tevent\.context := struct \{\n((?:\t\tu?int32_t _\w{1,255};\n){1,16})\t\};\n")

@@ -8,6 +8,8 @@ from relayfs_fuse.native.trace import STATE_CPU
 
 # Of a process in the store, and of the stream that snapshots, recordings and cards have of it.
 STATE_FILE = ".state"
+# Of a process in the store: the program and libraries that it has loaded, see reading/objects.py.
+OBJECTS_FILE = ".objects"
 _STATE = "state"
 # In a recording or a snapshot, the directory for packets that viewers cannot read. Viewers do not find a trace in it.
 QUARANTINE = ".damaged"

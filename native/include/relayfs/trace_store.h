@@ -12,6 +12,7 @@
  *                                       (fcntl(2), F_RDLCK) as long as a process writes here
  *     STORE/NAME/PROCESS-PID/cpu/mem0   its buffers: a channel whose sub-buffers are read as CTF packets
  *     STORE/NAME/PROCESS-PID/.state     the last values of its events of RELAY_TRACE_STATE(), if it has any
+ *     STORE/NAME/PROCESS-PID/.objects   the program and libraries that it has loaded: a line each (trace/loaded.h)
  *
  *     STORE/.early/NAME/PROCESS-PID/    the same, before trace NAME exists
  *
@@ -76,6 +77,8 @@ struct relay_state_value {
 	unsigned char fields[RELAY_STATE_FIELDS_MAX];
 };
 RELAY_STATIC_ASSERT(sizeof(struct relay_state_value) == RELAY_STATE_BYTES, "programs of other versions read it");
+
+enum { RELAY_OBJECTS_BYTES = 24576 }; /* the most that .objects has; what is loaded after that is left out */
 
 /*
  * Conditions of rules, compiled by the server. A step compares a field of an event, or its level, with a constant. Its

@@ -107,6 +107,8 @@ struct rchan_buf {
 	relay_subbuf_start_function *begin; /* NULL: this process may not decide whether one begins */
 	/* allocates the memory of the data; NULL: this process may not. See buffer/subbuf_start.h */
 	bool (*allocate)(struct rchan_buf *);
+	void (*begun)(
+	    struct rchan_buf *); /* called after this process has begun a sub-buffer, without locks; NULL: nothing is */
 	int64_t allocate_again_ms;    /* when to try that again after a failure, CLOCK_MONOTONIC. Writer: `allocate` */
 	uint64_t header;              /* bytes that `begin` reserves; protected by the switch lock */
 	uint32_t pid;                 /* the process whose packets these are */

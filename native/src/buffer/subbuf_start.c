@@ -309,6 +309,8 @@ enum relay_subbuf_start relay_subbuf_start(struct rchan_buf *buf, uint64_t *head
 	/* Readers are woken only now, because `begin` may change the finished sub-buffer, for example add a footer. */
 	if (is_decided)
 		relay_wake_switch(buf);
+	if (is_decided && buf->begun)
+		buf->begun(buf);
 	return result;
 }
 

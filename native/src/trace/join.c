@@ -7,6 +7,7 @@
  *                                      several processes it is not the id in the declaration
  *     "allocate CPU\n"                 allocates the memory of that CPU's buffer
  *     "state PLACE\n" and bytes        writes a struct relay_state_value to that place of .state
+ *     "objects\n" and lines            appends them to .objects (trace/loaded.h)
  *
  * A process that may not write so many bytes to a file (RLIMIT_FSIZE) sends a request by setting the extended attribute
  * user.relayfs.join, whose value is a token, by which the server finds the session, and the text. The token is read at

@@ -15,6 +15,7 @@
 #include "trace/control_file.h"
 #include "trace/early.h"
 #include "trace/objects.h"
+#include "trace/process_files.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -91,8 +92,28 @@ static void declare_all(struct relay_tracing *tracing)
 void relay_joined_declare_again(void)
 {
 	for (unsigned slot = 0; slot < RELAY_N_TRACINGS; slot++)
-		if (joined[slot])
+		if (joined[slot]) {
+			relay_tracing_put_objects(joined[slot]);
 			relay_tracing_declare_again(joined[slot], declare_all);
+		}
+}
+
+/* --- what is loaded --- */
+
+bool relay_joined_any(void)
+{
+	for (unsigned slot = 0; relay_tracings && slot < RELAY_N_TRACINGS; slot++)
+		/* Relaxed: it only decides whether to look what was loaded. */
+		if (__atomic_load_n(&relay_tracings[slot], __ATOMIC_RELAXED))
+			return true;
+	return false;
+}
+
+void relay_joined_put_objects(void)
+{
+	for (unsigned slot = 0; slot < RELAY_N_TRACINGS; slot++)
+		if (joined[slot])
+			relay_tracing_put_objects(joined[slot]);
 }
 
 /* --- joining --- */
@@ -149,6 +170,8 @@ struct relay_tracing *relay_joined_join(const struct relay_trace_home *home, str
 		return NULL;
 	}
 	move_lost(control, slot, tracing);
+	/* Before the declarations, so that who has read one finds it. */
+	relay_tracing_follow_objects(tracing);
 	if (is_silent)
 		relay_tracing_silence(tracing);
 	declare_all(tracing);

@@ -61,4 +61,10 @@ void relay_joined_declare(const struct relay_trace_event *event);
 /* Declare again, in each joined trace, the events whose declarations have failed there. */
 void relay_joined_declare_again(void);
 
+/* Whether a trace is joined. */
+bool relay_joined_any(void);
+
+/* Call relay_tracing_put_objects() for all joined traces. */
+void relay_joined_put_objects(void);
+
 #endif

@@ -11,6 +11,7 @@
 #include "trace/control_file.h"
 #include "trace/early.h"
 #include "trace/joined.h"
+#include "trace/process_files.h"
 #include "trace/selection.h"
 #include "trace/states.h"
 #include "trace/threads.h"

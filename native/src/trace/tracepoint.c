@@ -23,6 +23,7 @@
 #include "trace/declared.h"
 #include "trace/flat.h"
 #include "trace/joined.h"
+#include "trace/loaded.h"
 #include "trace/process.h"
 #include "trace/threads.h"
 #include "trace/tracepoint.h"
@@ -33,6 +34,21 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+
+/* --- what is loaded --- */
+
+static void put_objects_here(void *unused)
+{
+	(void)unused;
+	relay_joined_put_objects();
+}
+
+/* Tell the joined traces what was loaded since the last call; again: see relay_loaded_look(). */
+static void note_loaded(bool again)
+{
+	if (relay_joined_any() && relay_loaded_look(again))
+		relay_trace_locked(put_objects_here, NULL);
+}
 
 /* --- writing --- */
 
@@ -60,6 +76,7 @@ __attribute__((noinline)) static uint64_t decide(struct relay_trace_event *event
 	struct decision decision = {event, 0};
 	if (relay_is_quiet() && !relay_quiet_may_call())
 		return wanted_before(event);
+	note_loaded(false);
 	relay_trace_locked(decide_here, &decision);
 	return decision.wanted;
 }
@@ -92,6 +109,7 @@ __attribute__((noinline)) static struct relay_tracing *tracing_at(unsigned slot,
 	struct place place = {slot, length, NULL};
 	if (relay_is_quiet() && !relay_quiet_may_call())
 		return NULL;
+	relay_loaded_look(false);
 	relay_trace_locked(find_place, &place);
 	return place.tracing;
 }
@@ -232,6 +250,7 @@ static void prepare(void *unused)
 
 void relay_trace_prepare(void)
 {
+	relay_loaded_look(false);
 	relay_trace_locked(prepare, NULL);
 	relay_trace_know_thread();
 	relay_owner_self();
@@ -260,6 +279,7 @@ static void begin_child(void)
 	relay_trace_forget_threads();
 	relay_quiet_end();
 	relay_scratch_forget();
+	relay_loaded_begin_child();
 	if (relay_traced_begin_child())
 		relay_trace_wait();
 	pthread_sigmask(SIG_SETMASK, &before, NULL);
@@ -326,6 +346,7 @@ static void register_object(void *arg)
 void relay_trace_register(struct relay_trace_object *object)
 {
 	relay_trace_locked(register_object, object);
+	note_loaded(true);
 }
 
 void relay_trace_unregister(struct relay_trace_object *object)

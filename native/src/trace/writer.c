@@ -4,6 +4,7 @@
  *
  *     STORE/NAME/PROCESS-PID/.events     the declarations of events, each appended by one write(2) before its first event
  *                            cpu/memN    the buffers
+ *                            .objects    the program and its libraries: trace/loaded.h
  *                            .state      the last values of events of RELAY_TRACE_STATE(): trace_store.h
  *
  * If the store belongs to another user, or RLIMIT_FSIZE does not allow files of that size, the server makes the directory
@@ -21,7 +22,7 @@
 #include "trace/declared.h"
 #include "trace/event_ids.h"
 #include "trace/join.h"
-#include "trace/states.h"
+#include "trace/threads.h"
 #include "trace/tsdl.h"
 
 #include <errno.h>
@@ -322,52 +323,6 @@ void relay_tracing_declare_again(struct relay_tracing *tracing, void (*declare_a
 	/* Release: the ids before n_bufs, because relay_tracing_write() does not check them. */
 	if (!tracing->has_undeclared && tracing->buf)
 		__atomic_store_n(&tracing->n_bufs, tracing->chan->n_buffers, __ATOMIC_RELEASE);
-}
-
-/* --- states --- */
-
-static int ask_to_put(const struct relay_tracing *tracing, unsigned place, const void *value, size_t bytes)
-{
-	char request[32 + RELAY_STATE_BYTES];
-	int length = snprintf(request, 32, "state %u\n", place);
-	memcpy(request + length, value, bytes);
-	return relay_session_ask(tracing->session, request, (size_t)length + bytes);
-}
-
-/* The file is opened each time, because programs such as daemons close descriptors that they do not know. */
-static int put_in_store(const struct relay_tracing *tracing, unsigned place, const void *value, size_t bytes)
-{
-	const struct relay_place *at = &tracing->chan->place;
-	char *path;
-	if (!relay_may_write(2 * RELAY_STATES * RELAY_STATE_BYTES))
-		return -EFBIG;
-	/* The channel is NAME/PROCESS-PID/cpu. */
-	if (asprintf(&path, "%s/%.*s/.state", at->root, (int)(strrchr(at->channel, '/') - at->channel), at->channel) <
-	    0)
-		return -ENOMEM;
-	int fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, RELAY_PERM_OWN);
-	ssize_t got = fd < 0 ? -1 : pwrite(fd, value, bytes, (off_t)place * RELAY_STATE_BYTES);
-	int err = got == (ssize_t)bytes ? 0 : got < 0 ? -errno : -ENOSPC;
-	if (fd >= 0)
-		close(fd);
-	free(path);
-	return err;
-}
-
-void relay_tracing_put_state(struct relay_tracing *tracing, unsigned index, bool wants)
-{
-	const struct relay_declared *declared = wants ? relay_state_declared(index) : NULL;
-	const uint16_t id = declared ? tracing->ids[declared->number] : 0;
-	struct relay_state_value value;
-	if (tracing->pid)
-		return;
-	const size_t bytes = relay_state_value(index, id ? (uint16_t)(id - 1) : RELAY_TRACE_EXTENDED, &value);
-	const unsigned place = 2 * index + tracing->halves[index];
-	if (tracing->session >= 0 ? ask_to_put(tracing, place, &value, bytes)
-	                          : put_in_store(tracing, place, &value, bytes))
-		tracing->has_unwritten = true;
-	else
-		tracing->halves[index] = !tracing->halves[index];
 }
 
 /* --- events --- */

@@ -23,6 +23,9 @@ struct relay_tracing {
 	uint32_t pid;        /* stored in each event, if several processes write to the directory; otherwise 0 */
 	/* Some of the states that were to be written to .state could not be. This and `halves`: under relay_trace_lock() */
 	bool has_unwritten;
+	/* How much of relay_loaded_lines() .objects has; and whether more could not be written. Changed under relay_trace_lock() */
+	size_t n_objects_bytes;
+	bool has_objects_left;
 	bool halves[RELAY_STATES]; /* by state, which of its two places in .state to write to next */
 	/* One of these two descriptors is open as long as this process may write; the other one is -1. */
 	int events;                        /* .events, locked */
@@ -56,10 +59,6 @@ int relay_tracing_declare(struct relay_tracing *tracing, const struct relay_trac
 
 /* If declarations have failed, call declare_all(), which declares all events. The caller holds relay_trace_lock(). */
 void relay_tracing_declare_again(struct relay_tracing *tracing, void (*declare_all)(struct relay_tracing *tracing));
-
-/* Write a state (trace/states.h) to .state; wants: whether the trace chooses its event, otherwise none is there. Does
- * nothing in a directory of several processes. The caller holds relay_trace_lock(). */
-void relay_tracing_put_state(struct relay_tracing *tracing, unsigned index, bool wants);
 
 /* relay_tracing_write() for all cases but its fast path. Leaves errno as it was. */
 uint64_t relay_tracing_write_slow(struct relay_tracing *tracing, uint64_t number, struct relay_trace_record *record,

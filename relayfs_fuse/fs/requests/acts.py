@@ -128,6 +128,8 @@ class Acts:
             await trio.to_thread.run_sync(handle.session.declare, request)
         elif handle.session is not None and request.startswith(b"state "):
             await trio.to_thread.run_sync(handle.session.put_state, request)
+        elif handle.session is not None and request.startswith(b"objects\n"):
+            await trio.to_thread.run_sync(handle.session.add_objects, request)
         elif handle.session is not None and request.startswith(b"allocate "):
             await self.tracing.allocate(handle.session, os.fsdecode(request))
         else:

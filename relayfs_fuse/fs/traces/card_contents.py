@@ -5,6 +5,7 @@ In the card are
     cause                   how it has ended, KEY=VALUE a line; see ends.py
     process                 trace, program, numbers, times, KEY=VALUE a line
     cmdline limits maps     as in /proc/PID, when the server saw the process first; not there if that could not be read
+    objects                 program and libraries, BASE SIZE BIAS BUILD_ID PATH a line; see tracefiles/objects.py
     losses                  when events were lost, and why, as in .channels/PATH/losses
     statistics              `cpuN NAME VALUE` a line: all statistics of the buffers
     counters                the mount's counters, as in counters.txt
@@ -30,7 +31,7 @@ from relayfs_fuse.reading.damage import DamagedError
 from relayfs_fuse.reading.packet import HEAD_BYTES
 from relayfs_fuse.reading.process import Process
 from relayfs_fuse.reading.states import read_states
-from relayfs_fuse.tracefiles import ctf
+from relayfs_fuse.tracefiles import ctf, objects
 from relayfs_fuse.tracefiles.losses import Intervals, counts_of, text
 from relayfs_fuse.tracefiles.streams import stream_name
 
@@ -121,6 +122,7 @@ def contents(dead: TraceProcess, trace: Trace, unbuffered: Unbuffered, death: De
             about += [f"vpid={origin.vpid}", f"uid={origin.uid}"]
             files["statistics"] = _statistics(process)
             files["losses"] = _losses(process, dead.losses)
+            files["objects"] = objects.text_of(process.loaded_objects())
             process.flush()
             process.check_size()
             files |= _events(process, trace, unbuffered, most - sum(map(len, files.values())))

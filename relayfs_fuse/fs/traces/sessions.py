@@ -3,6 +3,7 @@
     STORE/TRACE/PROCESS/.events       the server keeps it locked while a process has a session in this directory, which
                                       then counts as the directory of a process that lives
                         .state        states that processes pass; see native/include/relayfs/trace_store.h
+                        .objects      what processes say that they have loaded; see native/src/trace/loaded.h
                         .processes    "PID START" of each such process, and the line of its image. If this server is
                                       killed, the processes go on writing, and the next server inherits the sessions
 
@@ -22,14 +23,15 @@ import threading
 from array import array
 from bisect import bisect_left, insort
 from collections import Counter
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
 from relayfs_fuse import native
 from relayfs_fuse.errors import CommandError
 from relayfs_fuse.native import trace as native_trace
 from relayfs_fuse.native.tables import PERMS
-from relayfs_fuse.tracefiles import ctf
-from relayfs_fuse.tracefiles.streams import STATE_FILE
+from relayfs_fuse.tracefiles import ctf, objects
+from relayfs_fuse.tracefiles.streams import OBJECTS_FILE, STATE_FILE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -106,7 +108,8 @@ class Declared:
         self._totals = totals
         self._words = array("Q")
         self._taken = bytearray(ctf.ID_MAX + 1)
-        self._read = self._n_state_bytes = 0
+        self._read = 0
+        self._charged: Counter[str] = Counter()
 
     def __contains__(self, id_: int) -> bool:
         return bool(self._taken[id_])
@@ -146,17 +149,18 @@ class Declared:
                     self._taken[one.id] = 1
                     insort(self._words, _hash(one) << _ID_BITS | one.id)
 
-    def charge_state(self, n_bytes: int) -> None:
-        """Add the growth of .state to this length to the bytes of the user; CommandError: ENOSPC, as read_on()."""
-        grown = max(0, n_bytes - self._n_state_bytes)
+    def charge(self, name: str, n_bytes: int) -> None:
+        """Add the growth of a file to this length to the bytes of the user; CommandError: ENOSPC, as read_on()."""
+        grown = max(0, n_bytes - self._charged[name])
         self._totals.add(self.uid, grown)
-        self._n_state_bytes += grown
+        self._charged[name] += grown
 
     def forget(self) -> None:
         """Free the memory, and subtract the bytes from those of the user."""
         with self.lock:
-            self._totals.add(self.uid, -self._read - self._n_state_bytes)
-            self._read = self._n_state_bytes = 0
+            self._totals.add(self.uid, -self._read - self._charged.total())
+            self._read = 0
+            self._charged.clear()
             self._words = array("Q")
             self._taken = bytearray(ctf.ID_MAX + 1)
 
@@ -276,14 +280,39 @@ class Session:
             )
         at = place * native_trace.STATE_BYTES
         with self._lock, self.declared.lock:
-            self.declared.charge_state(at + len(value))
-            flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
-            descriptor = os.open(os.path.join(self.directory, STATE_FILE), flags, PERMS["OWN"])
-            try:
+            self.declared.charge(STATE_FILE, at + len(value))
+            with self._opened(STATE_FILE) as descriptor:
                 if os.pwrite(descriptor, value, at) != len(value):
                     raise CommandError(errno.ENOSPC, "there is no room for the state")
-            finally:
-                os.close(descriptor)
+
+    def add_objects(self, request: bytes) -> None:
+        """Append lines about what the process has loaded to .objects: a line "objects", and these; may block.
+
+        CommandError: EINVAL, these are no such lines, or several processes write here; ENOSPC.
+        """
+        text = request.partition(b"\n")[2]
+        if self._is_shared or not text or objects.text_of(objects.parse(text)) != text:
+            raise CommandError(
+                errno.EINVAL,
+                "objects: a process with buffers of its own passes lines BASE SIZE BIAS BUILD_ID PATH",
+            )
+        with self._lock, self.declared.lock, self._opened(OBJECTS_FILE) as descriptor:
+            length = os.fstat(descriptor).st_size
+            if length + len(text) > native_trace.OBJECTS_BYTES:
+                raise CommandError(errno.ENOSPC, f"the lines would be longer than {native_trace.OBJECTS_BYTES} bytes")
+            self.declared.charge(OBJECTS_FILE, length + len(text))
+            if os.pwrite(descriptor, text, length) != len(text):
+                raise CommandError(errno.ENOSPC, "there is no room for what is loaded")
+
+    @contextmanager
+    def _opened(self, name: str) -> Iterator[int]:
+        """Open a file of the directory, made if it does not exist."""
+        flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+        descriptor = os.open(os.path.join(self.directory, name), flags, PERMS["OWN"])
+        try:
+            yield descriptor
+        finally:
+            os.close(descriptor)
 
     def allocate(self, cpu: int, trace: Trace) -> None:
         """Allocate the memory of a CPU's buffer; may block. OSError: ENOSPC."""
