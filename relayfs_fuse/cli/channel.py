@@ -50,7 +50,7 @@ class Channel:
         report: called with a line for users when something goes wrong
         """
         from relayfs_fuse.fs.kinds.channel import map_files  # noqa: PLC0415  # views of traces need none of this
-        from relayfs_fuse.reading.records import Records  # noqa: PLC0415
+        from relayfs_fuse.reading.records import Begin, Records  # noqa: PLC0415
 
         try:
             _, memories = map_files(self.directory, self.n)
@@ -66,7 +66,7 @@ class Channel:
                     f"the records of {self.path} have no times, so they have no order; make the channel with "
                     f"`create {self.path} ... times=mono`; `relayctl cat --peek {self.path}` shows them"
                 )
-            return Records(memories, times, report, since)
+            return Records(memories, times, report, Begin(since))
 
 
 def find_channel(what: str, mount: str | None, store: str | None) -> Channel | None:

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from relayfs_fuse.fs.kinds.handles import Handle
     from relayfs_fuse.fs.opener import Opening
     from relayfs_fuse.fs.store import Store
+    from relayfs_fuse.reading.records import Begin
 
 MERGED_FACES = {
     "merged": Face("records", Lines),
@@ -211,13 +212,13 @@ def peeks_of(channel: StoredChannel) -> Iterator[PeekFile]:
 
 
 @contextmanager
-def _follow(stored: Sequence[Stored[Any]], times: int, say: Callable[[str], None]) -> Iterator[Records]:
+def _follow(stored: Sequence[Stored[Any]], times: int, say: Callable[[str], None], begin: Begin) -> Iterator[Records]:
     with ExitStack() as stack:
         memories: list[native.ChannelMemory] = []
         for one in stored:
             memories.append(one.map_again())
             stack.callback(memories[-1].close)
-        records = Records(memories, times, say, longest=LONGEST_BYTES)
+        records = Records(memories, times, say, begin, LONGEST_BYTES)
         stack.pop_all()
     with records:
         yield records

@@ -8,6 +8,10 @@ is given out when it is DELAY_NS old, because until then an earlier one may be w
 A program that reads to the end, as cat(1) does, gets what the buffers had at its first read(2); then a read(2) returns
 0. Further reads return newer items, if there are any; tail(1) follows the file in this way. If a program polls the
 file, it has no end: it is readable whenever there are items.
+
+If the server dies, the next one begins anew, and goes on behind what was read. If that has left the buffers meanwhile,
+or comes in another order, the bytes that were read last, KEPT_BYTES, tell which items were given; what is earlier than
+these is left out.
 """
 
 from __future__ import annotations
@@ -17,6 +21,7 @@ import logging
 import os
 import stat
 import time
+from collections import Counter, deque
 from contextlib import AbstractContextManager, ExitStack, closing
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
@@ -25,9 +30,11 @@ from relayfs_fuse.errors import failure
 from relayfs_fuse.fs.attributes import Attributes
 from relayfs_fuse.fs.kinds.base import BLOCK_SIZE
 from relayfs_fuse.fs.kinds.handles import Handle
+from relayfs_fuse.fs.kinds.kept import Kept
 from relayfs_fuse.fs.nodes import SubjectFile, check_only_reads
 from relayfs_fuse.native.library import Closing
 from relayfs_fuse.native.merge import EVER, Export, Style
+from relayfs_fuse.reading.records import BEGIN, Begin
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,6 +43,7 @@ if TYPE_CHECKING:
 
     from relayfs_fuse.fs import tap
     from relayfs_fuse.fs.items import Items
+    from relayfs_fuse.fs.notes import Notes
     from relayfs_fuse.fs.opener import Opening
     from relayfs_fuse.fs.requests.acts import Acts
     from relayfs_fuse.fs.store import Store
@@ -49,7 +57,7 @@ READERS_MAX = 16
 USER_READERS_MAX, ALL_USERS_READERS_MAX = 4, 8
 # How many of the bytes read last can be read again.
 KEPT_BYTES = BLOCK_SIZE
-# Of these, how many the next server gets, if this one dies, to find where it has to go on.
+# So many of these must be the same if the next server begins anew, or it does not go on behind them.
 TAIL_BYTES = 1024
 # The longest record of a channel; in merged.json it takes up to six times as many bytes, and the server has many
 # copies at once. Any record that write(2) has written is shorter.
@@ -68,6 +76,10 @@ class Followed(Protocol):
     """
 
     merged: Merge
+
+    @property
+    def conversion(self) -> tuple[int, int, int]:
+        """By what the ticks of its clocks become times."""
 
     def look(self) -> int:
         """Have the merge look at all buffers; return the time just before, ns since 1970, or EVER."""
@@ -93,13 +105,13 @@ class Subject(NamedTuple):
     about: the trace or channel, as the log names it
     face: how
     follow: begins to follow it, and lets go of it at the end; it is given a function that is called with lines for
-        users. May block
+        users, and where to begin. May block
     owner: returns permission bits, owner and group; only who may read all of it may read this
     """
 
     about: str
     face: Face
-    follow: Callable[[Callable[[str], None]], AbstractContextManager[Followed]]
+    follow: Callable[[Callable[[str], None], Begin], AbstractContextManager[Followed]]
     owner: Callable[[], tuple[int, int, int]]
 
 
@@ -108,9 +120,11 @@ class Events(Closing):
 
     has_caught_up: whether all that the buffers had when this was made was given out
     is_over: whether the trace or channel was removed, or is of an earlier boot, and all was given out
+    conversion: as Followed.conversion
+    time: of the latest event that was given out, ns since 1970
     """
 
-    def __init__(self, subject: Subject) -> None:
+    def __init__(self, subject: Subject, begin: Begin) -> None:
         self.has_caught_up = self.is_over = False
         self._notice = subject.face.items().notice
         self._about = subject.about
@@ -120,10 +134,11 @@ class Events(Closing):
         self._end: int | None = None
         self._n_quiet = 0
         with ExitStack() as stack:
-            self._live = stack.enter_context(subject.follow(self._say))
+            self._live = stack.enter_context(subject.follow(self._say, begin))
             style = Style(subject.face.file_format, marks_late=True)
             self._export = stack.enter_context(closing(Export(self._live.merged, style)))
             self._stack = stack.pop_all()
+        self.conversion, self.time = self._live.conversion, 0
 
     def close(self) -> None:
         """Let go of all buffers."""
@@ -138,6 +153,7 @@ class Events(Closing):
         # Behind the others, because blocks have to begin with that of their section.
         items += b"".join(map(self._notice, self._said))
         self._said.clear()
+        self.time = self._live.merged.stats().time
         return items
 
     def _look(self) -> None:
@@ -167,7 +183,6 @@ class Events(Closing):
 class MergedHandle(Handle):
     """An open file `merged`.
 
-    begin: makes its Events; may block
     thread: the thread that opened it
     uid: the user who opened it
     n_given: how many bytes were read from it
@@ -179,7 +194,7 @@ class MergedHandle(Handle):
 
     def __init__(self, node: MergedFile, opening: Opening) -> None:
         super().__init__(opening)
-        self.begin = partial(Events, node.subject)
+        self._subject, self._begin = node.subject, BEGIN
         self.thread, self.uid = opening.request.pid, opening.request.uid
         self.n_given = 0
         self.ready = bytearray()
@@ -188,19 +203,50 @@ class MergedHandle(Handle):
         self._items = node.subject.face.items()
         self._skip = 0  # bytes to come that a program has got from a server that died
         self._passed = b""  # the last of these
+        self._given: Counter[bytes | None] = Counter()  # what else it has got, if that is not told by their number
         self._end: int | None = None  # a read at this offset returns nothing
-        self._kept = bytearray()  # the last bytes that were read
+        self._kept = Kept(self.number, KEPT_BYTES)  # the last bytes that were read
+        # Where pieces of the merge end, from `_kept` on; and Events.time then.
+        self._pieces = deque([(0, -1)])
         self._handles = node.handles
         self._handles[self.number] = self
 
     def state(self) -> Any:
-        """Return how much was read, and its end."""
-        return [self.n_given, self._kept[-TAIL_BYTES:].hex(), self._items.left, self.is_polled]
+        """Return how much was read and is kept, how times were made, and where the first piece ends that is kept."""
+        conversion, piece = self._begin.conversion, self._first_piece()
+        return [
+            self.n_given, len(self._kept), self._items.left, self.is_polled, conversion and list(conversion),
+            piece and list(piece),
+        ]  # fmt: skip
 
-    def restore(self, state: Any, acts: Acts) -> None:  # noqa: ARG002  # the events come from the buffers
-        """Begin to merge anew, and go on behind what was read, if it comes again."""
-        self.n_given, tail, self._items.left, self.is_polled = state
-        self._skip, self._kept = self.n_given, bytearray.fromhex(tail)
+    def restore(self, state: Any, acts: Acts) -> None:
+        """Begin to merge anew, and go on behind what was read."""
+        self.n_given, n_kept, self._items.left, self.is_polled, conversion, piece = state
+        self._skip, self._begin = self.n_given, Begin(conversion=conversion and tuple(conversion))
+        self._kept.restore(acts.notes, n_kept, self.n_given)
+        self._pieces = deque([tuple(piece)] if piece else [])
+
+    def _first_piece(self) -> tuple[int, int] | None:
+        """Return the first of the pieces whose end is among the bytes that are kept; None: there is none."""
+        n_dropped = self.n_given - len(self._kept)
+        return next((piece for piece in self._pieces if n_dropped <= piece[0] <= self.n_given), None)
+
+    def begin(self) -> Events:
+        """Begin to merge; may block."""
+        return Events(self._subject, self._begin)
+
+    def go_behind(self) -> None:
+        """When put() has returned False: have begin() give what is new, and perhaps what is kept, which put() skips.
+
+        OSError: ESTALE, what was read last is not kept, or ends within an item
+        """
+        piece = self._first_piece()
+        since_piece = self._kept.part(self.n_given - piece[0], KEPT_BYTES) if piece else b""
+        items = self._items.split(since_piece)
+        if piece is None or sum(map(len, items)) != len(since_piece):
+            raise failure(errno.ESTALE)
+        self._skip, self._given = 0, Counter(map(self._items.key, items))
+        self._begin = self._begin._replace(since=piece[1] + 1)
 
     @property
     def kept_bytes(self) -> int:
@@ -211,25 +257,40 @@ class MergedHandle(Handle):
         """Free the items that were read."""
         self._kept.clear()
 
-    def put(self, items: bytes, has_caught_up: bool) -> None:
-        """Add items; has_caught_up: whether the end of the file is now after them.
-
-        OSError: ESTALE, some are missing that another server has given, so it is not known where to go on
-        """
+    def put(self, items: bytes, events: Events) -> bool:
+        """Add items of a step of `events`; False: others are before them than another server has given."""
+        self._begin = self._begin._replace(conversion=events.conversion)
         if self._skip:
             passed, items = items[: self._skip], items[self._skip :]
             self._skip -= len(passed)
             self._passed = (self._passed + passed)[-TAIL_BYTES:]
-            if (has_caught_up and self._skip) or (not self._skip and self._passed != self._kept):
-                raise failure(errno.ESTALE)
+            if (events.has_caught_up and self._skip) or (not self._skip and self._passed != self._tail()):
+                return False
+        if self._given:
+            items = b"".join(item for item in self._items.split(items) if self._is_new(item))
         if items:
             self.ready += items
             self.changed_ns = time.time_ns()
-        if has_caught_up and not self.has_caught_up:
+            self._pieces.append((self.n_given + len(self.ready), events.time))
+        if events.has_caught_up and not self.has_caught_up:
             self._end = self.n_given + len(self.ready)
-        self.has_caught_up = has_caught_up
+            self._given.clear()
+        self.has_caught_up = events.has_caught_up
+        return True
 
-    def take(self, offset: int, size: int) -> bytes | None:
+    def _tail(self) -> bytes:
+        length = min(TAIL_BYTES, len(self._kept))
+        return self._kept.part(length, length)
+
+    def _is_new(self, item: bytes) -> bool:
+        """Whether an item is none of those in `_given`, from which it is taken."""
+        key = self._items.key(item)
+        if key is None or not self._given[key]:
+            return True
+        self._given[key] -= 1
+        return False
+
+    def take(self, offset: int, size: int, notes: Notes) -> bytes | None:
         """Return the next whole items, or a part of one longer than `size`; b"": the end; None: there are none now.
 
         offset: where the last read ended, or before, as head(1) seeks back; OSError: EINVAL if those bytes are not kept
@@ -238,7 +299,7 @@ class MergedHandle(Handle):
         if back:
             if not 0 < back <= len(self._kept):
                 raise failure(errno.EINVAL)
-            return bytes(self._kept[-back:][:size])
+            return self._kept.part(back, size)
         end = None if self.is_polled else self._end
         length = min(size, len(self.ready) if end is None else end - self.n_given)
         if not length:
@@ -247,9 +308,10 @@ class MergedHandle(Handle):
         length = self._items.cut(self.ready, length)
         taken = bytes(self.ready[:length])
         del self.ready[:length]
-        self._kept += taken
-        del self._kept[:-KEPT_BYTES]
         self.n_given += length
+        self._kept.add(notes, taken, self.n_given)
+        while self._pieces and self._pieces[0][0] < self.n_given - len(self._kept):
+            self._pieces.popleft()
         return taken
 
     async def read(self, acts: Acts, offset: int, size: int, request: tap.Request) -> bytes:

@@ -90,7 +90,7 @@ class Server:
         self._store.channels = self._tree.channels
         self._waiting = Waiting()
         self._streams = Streams(self._waiting, Taking(self._notes))
-        self._merging = Merging()
+        self._merging = Merging(self._notes)
         self._traces: Traces | None = None
         self._triggers: Triggers | None = None
         # st_dev of this mount, once it answers; and its mountpoint.

@@ -28,6 +28,7 @@ from relayfs_fuse.tracefiles.recorder_lock import holder
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from relayfs_fuse.native.trace import Clocks
     from relayfs_fuse.reading.source import Source
     from relayfs_fuse.tracefiles.ctf import Declaration
     from relayfs_fuse.tracefiles.recorded import Clock
@@ -65,12 +66,14 @@ class Wanted(NamedTuple):
     since: events before this time are left out, ns since 1970
     condition: as for Merge
     share: at most 1/share of most_processes() processes are read; the others are for other Lives of this program
+    clocks: from which the timestamps of all processes are converted; None: they are read
     """
 
     patterns: Sequence[str] = ()
     since: int = 0
     condition: bytes = b""
     share: int = 1
+    clocks: Clocks | None = None
 
 
 class Live(Closing):
@@ -94,7 +97,7 @@ class Live(Closing):
         self._share = wanted.share
         self._say = say
         self._consumes = consumes and source.trace.mode == native.MODE_NO_OVERWRITE
-        self.clocks = source.clocks()
+        self.clocks = wanted.clocks or source.clocks()
         self._followed: dict[str, Followed] = {}
         self._done: dict[str, int] = {}  # by name: inodes of directories that must not be opened (again)
         self._said = {"consumes"} if is_own else set()
@@ -105,6 +108,11 @@ class Live(Closing):
         with closed_on_error(self):
             self._scan()
         self._is_late = True
+
+    @property
+    def conversion(self) -> tuple[int, int, int]:
+        """The fields of `clocks`."""
+        return self.clocks.ticks, self.clocks.mono_ns, self.clocks.real_ns
 
     @property
     def followed(self) -> list[Followed]:

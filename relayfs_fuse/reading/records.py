@@ -7,10 +7,10 @@ damaged, only its own records end.
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from relayfs_fuse import native
-from relayfs_fuse.native.clock import conversion
+from relayfs_fuse.native.clock import Conversion, conversion
 from relayfs_fuse.native.library import Closing, closed_on_error
 from relayfs_fuse.native.merge import EventKind, Merge, MergedProcess
 from relayfs_fuse.reading.damage import reason
@@ -24,15 +24,30 @@ _TICK_S = 0.5
 _RECORD = EventKind(0, "relay:record", (("record", "bytes"),), True, None)
 
 
+class Begin(NamedTuple):
+    """Where one begins to follow.
+
+    since: what is earlier is left out, ns since 1970
+    conversion: that of another one that has followed the same, so that times are the same; None: it is found anew
+    """
+
+    since: int = 0
+    conversion: Conversion | None = None
+
+
+BEGIN = Begin()
+
+
 class Records(Closing):
     """Follow the buffers of a channel, by their numbers.
 
     memories: which are closed with this; if the constructor raises, they stay the caller's
     times: the number of their clock
     say: called with a line for users when something goes wrong
-    since: records before this time are left out, ns since 1970
+    begin: where to begin
     longest: how many bytes of memory a record may take, a power of two; longer ones count as lost; 0: 16 MiB
     merged: where the records are
+    conversion: the conversion of the clock
     """
 
     def __init__(
@@ -40,11 +55,11 @@ class Records(Closing):
         memories: Sequence[native.ChannelMemory],
         times: int,
         say: Callable[[str], None],
-        since: int = 0,
+        begin: Begin = BEGIN,
         longest: int = 0,
     ) -> None:
-        ticks = conversion(times)
-        self.merged = Merge(since)
+        self.conversion = begin.conversion or conversion(times)
+        self.merged = Merge(begin.since)
         self._memories = memories
         self._say = say
         self._n_damaged = [0] * len(memories)
@@ -54,7 +69,7 @@ class Records(Closing):
         self._numbers: dict[int, int] = {}
         with closed_on_error(self.merged):
             for cpu, memory in enumerate(memories):
-                process = MergedProcess("", 0, cpu, (), ticks, (_RECORD,), live_clock=times, longest=longest)
+                process = MergedProcess("", 0, cpu, (), self.conversion, (_RECORD,), live_clock=times, longest=longest)
                 self._numbers[cpu] = self.merged.add_process(process)
                 try:
                     memory.add_to(self.merged, self._numbers[cpu], cpu)

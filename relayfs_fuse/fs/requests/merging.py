@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from relayfs_fuse.fs import tap
     from relayfs_fuse.fs.merged import MergedHandle
+    from relayfs_fuse.fs.notes import Notes
 
 
 log = logging.getLogger(__name__)
@@ -66,10 +67,12 @@ class _Feed:
 class Merging:
     """The tasks of all open files that are read.
 
+    notes: of the mount
     runs: is set once run() has begun
     """
 
-    def __init__(self) -> None:
+    def __init__(self, notes: Notes) -> None:
+        self._notes = notes
         self._feeds: dict[MergedHandle, _Feed] = {}
         self._nursery: trio.Nursery | None = None
         self._limiter = trio.CapacityLimiter(THREADS)
@@ -90,7 +93,7 @@ class Merging:
         the errno that has ended the task.
         """
         feed = self._feed_of(handle)
-        while (items := handle.take(offset, size)) is None:
+        while (items := handle.take(offset, size, self._notes)) is None:
             if feed.failure:
                 raise failure(feed.failure)
             if request.nonblocking:
@@ -139,7 +142,8 @@ class Merging:
     async def _run(self, handle: MergedHandle, feed: _Feed) -> None:
         try:
             with feed.scope:
-                await self._feed(handle, feed)
+                while not await self._feed(handle, feed):
+                    handle.go_behind()
         except OSError as error:
             feed.failure = error.errno or errno.EIO
         except RelayError:  # the trace or channel was removed
@@ -149,7 +153,8 @@ class Merging:
             feed.failure = errno.EIO
         feed.tell()
 
-    async def _feed(self, handle: MergedHandle, feed: _Feed) -> None:
+    async def _feed(self, handle: MergedHandle, feed: _Feed) -> bool:
+        """Give items to a handle until all is over; False: they are not those that it has got before."""
         events = await self._in_thread(handle.begin)
         try:
             pause_s = PAUSE_FIRST_S
@@ -159,7 +164,8 @@ class Merging:
                     await feed.room.wait()
                 has_caught_up = handle.has_caught_up
                 items = await self._in_thread(events.step)
-                handle.put(items, events.has_caught_up)
+                if not handle.put(items, events):
+                    return False
                 if items or events.has_caught_up != has_caught_up:
                     feed.tell()
                     pause_s = PAUSE_FIRST_S
@@ -170,6 +176,7 @@ class Merging:
         finally:
             with trio.CancelScope(shield=True):
                 await self._in_thread(events.close)
+        return True
 
     async def _in_thread(self, act: Callable[[], Result]) -> Result:
         return await trio.to_thread.run_sync(act, limiter=self._limiter)

@@ -11,6 +11,7 @@ from relayfs_fuse.fs.items import Blocks, JsonLines, Lines
 from relayfs_fuse.fs.merged import READERS_MAX, Face, MergedFile, Subject
 from relayfs_fuse.fs.nodes import TraceDirectory
 from relayfs_fuse.fs.traces.triggered import TriggeredFile
+from relayfs_fuse.native.trace import Clocks
 from relayfs_fuse.reading.live import Live, Wanted
 from relayfs_fuse.reading.source import Source
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from relayfs_fuse.fs.store import Store
     from relayfs_fuse.fs.tree import Tree
     from relayfs_fuse.native.trace import Trace
+    from relayfs_fuse.reading.records import Begin
 
 FACES = {
     "merged": Face("text", Lines),
@@ -29,10 +31,11 @@ FACES = {
 
 
 @contextmanager
-def _follow(store: str, trace: Trace, say: Callable[[str], None]) -> Iterator[Live]:
+def _follow(store: str, trace: Trace, say: Callable[[str], None], begin: Begin) -> Iterator[Live]:
+    clocks = Clocks(*begin.conversion) if begin.conversion else None
     with (
         closing(Source(trace.name, store, trace.id)) as source,
-        Live(source, Wanted(share=READERS_MAX), say, consumes=False) as live,
+        Live(source, Wanted(since=begin.since, share=READERS_MAX, clocks=clocks), say, consumes=False) as live,
     ):
         yield live
 

@@ -2,6 +2,7 @@
 
 import mmap
 import os
+import re
 import select
 import subprocess
 import sys
@@ -12,7 +13,8 @@ from pathlib import Path
 
 import pytest
 from mounts import DEADLINE_S, Mount, User, opened, wait_until, watching
-from traffic import lines, wait_asleep
+from pcapng import parse
+from traffic import LINE_BYTES, append, lines, wait_asleep
 
 from relayfs_fuse import Channel
 from relayfs_fuse.fs.nodes import BUFFER_BITS, CHANNEL_BITS, INSIDE_BITS
@@ -289,6 +291,39 @@ def test_who_reads_what_is_merged_goes_on(mount: Mount, kill: Callable[[], None]
         while piece := file.read(1000):
             got += piece
     assert got == whole
+
+
+def numbered(face: str, got: bytes) -> list[int]:
+    """Return the numbers of the lines() in a merged file."""
+    texts = [packet.data for packet in parse(got).packets] if face == "merged.raw" else got.splitlines()
+    return [int(found[1]) for text in texts if (found := re.search(rb"line (\d+) ", text))]
+
+
+@pytest.mark.parametrize("n_consumed", [5, 60])
+@pytest.mark.parametrize(
+    ("face", "options"), [("merged", "times=mono"), ("merged.json", "times=tsc"), ("merged.raw", "times=mono")]
+)
+def test_who_reads_what_is_merged_goes_on_if_that_was_consumed(
+    mount: Mount, kill: Callable[[], None], face: str, options: str, n_consumed: int
+) -> None:
+    path = mount.create("log", f"type=ring buffers=percpu size=16K {options}")
+    first, second = (path.with_name(f"log{cpu}") for cpu in range(2))
+    for n in range(100):
+        append((first, second)[n % 2], lines(1, n))
+    with (mount.path / ".channels/log" / face).open("rb", buffering=0) as merged, opened(first) as reader:
+        got = b""
+        while (n_given := len(numbered(face, got))) < 10:
+            got += merged.read(400)
+        assert n_given < 40
+        for _ in range(n_consumed // 2):
+            os.read(reader, LINE_BYTES)
+        kill()
+        append(second, lines(1, 100))
+        while piece := merged.read(1000):
+            got += piece
+        # Of the first file those are gone that were consumed before they were merged.
+        expected = [n for n in range(100) if n < n_given or n % 2 or n >= 2 * (n_consumed // 2)] + [100]
+        assert numbered(face, got) == expected
 
 
 def test_the_error_log_stays(mount: Mount, kill: Callable[[], None]) -> None:
