@@ -75,7 +75,6 @@ class BufferFile(SubjectFile):
 
     def __init__(self, name: str, stored: Stored[Any]) -> None:
         super().__init__(name)
-        self.identity = stored.inode
         self._stored: Stored[Any] | None = stored
         self._open_somewhere = weakref.ref(stored)
 
@@ -124,6 +123,11 @@ class BufferFile(SubjectFile):
 
 class RelayFile(BufferFile):
     """A relay file."""
+
+    def __init__(self, name: str, stored: Stored[Any]) -> None:
+        super().__init__(name, stored)
+        self.identity = stored.channel.inode
+        self.family = os.path.basename(stored.channel.path), stored.index + 1
 
     @property
     def has_end(self) -> bool:

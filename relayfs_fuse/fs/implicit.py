@@ -77,6 +77,6 @@ class ImplicitDirectories:
     def _empty(self, path: str) -> Directory | None:
         """Return the directory at a path if it is implicit and empty, else None."""
         node = self._tree.find(path)
-        if not isinstance(node, Directory) or self._tree.children(node) or not self._store.is_implicit(path):
+        if not isinstance(node, Directory) or not self._tree.is_empty(node) or not self._store.is_implicit(path):
             return None
         return node

@@ -86,7 +86,7 @@ class Server:
         self._tree = Tree()
         self._tree.identify = self._store.identify
         self._tree.is_inherited = goes_on
-        self._tree.unloaded = Unloaded(self._load)
+        self._tree.unloaded = Unloaded(self._load, self._tree.numbers_at)
         self._store.channels = self._tree.channels
         self._waiting = Waiting()
         self._streams = Streams(self._waiting, Taking(self._notes))
@@ -270,7 +270,7 @@ class Server:
         gc.freeze()  # what was made of them lives as long as they do: no collection walks it
         self._backings.forget_removed(self._store)
         await trio.to_thread.run_sync(self._store.survey, abandon_on_cancel=True)
-        self._operations.loaded.set()
+        self._operations.note_loaded()
 
     async def _measure_control(self) -> None:
         """Measure the lines of the channels that were there at the start, so that no stat(2) has to do that."""
@@ -386,7 +386,7 @@ class Server:
     def _scan(self) -> None:
         for found in self._store.scan(self._traces.names if self._traces is not None else ()):
             if isinstance(found, Unread):
-                self._tree.add_unloaded(found.path)
+                self._tree.add_unloaded(found.path, found.inode)
             elif isinstance(found, Problem):
                 self._report(found.path, found.message)
             else:
@@ -422,9 +422,11 @@ class Server:
 
     def _prune(self, path: str) -> None:
         """Remove a directory that was made for channels, and those above it, if they are empty."""
+        if self._tree.unloaded.has(path):
+            return  # the last one that is loaded tells
         self._tree.prune_stats(path)
         node = self._tree.find(path) if path else None
-        while isinstance(node, Directory) and not self._tree.children(node) and self._store.is_implicit(node.path):
+        while isinstance(node, Directory) and self._tree.is_empty(node) and self._store.is_implicit(node.path):
             above = node.parent
             try:
                 self._store.remove_directory(node.path)

@@ -86,9 +86,13 @@ class Problem:
 
 @dataclass(frozen=True)
 class Unread:
-    """A directory that has files, and was not looked into: that of a channel, if they can be used."""
+    """A directory that has files, and was not looked into: that of a channel, if they can be used.
+
+    inode: its inode number
+    """
 
     path: str
+    inode: int
 
 
 @dataclass(frozen=True)
@@ -346,7 +350,7 @@ class Store:
                 yield _unusable(path, entry.path, error)
             else:
                 if inner is None:
-                    yield Unread(path)
+                    yield Unread(path, entry.inode())
                 else:
                     yield path
                     left += inner

@@ -50,6 +50,8 @@ ROOT_INODE = 1
 STATS_NAME = ".channels"
 # Inode numbers; see _numbers_of().
 _HASH_BITS = 62
+# log2 of how many numbers the relay files of a channel have.
+RELAY_BITS = 13
 _VIEW = 1 << _HASH_BITS
 _UID_BITS = 32
 # What place_of() begins with: chosen so that no two names that there are have the same place.
@@ -84,7 +86,7 @@ class Tree:
         self._inodes[ROOT_INODE] = self.root
         self.stats_root = Directory(STATS_NAME)
         self.attach(self.root, self.stats_root)
-        self.unloaded = Unloaded(len)
+        self.unloaded = Unloaded(len, self.numbers_at)
         self.channels: dict[str, StoredChannel] = {}
         self.damaged: dict[str, DamagedChannel] = {}
         self._views: dict[tuple[Node, int], Node] = {}
@@ -98,9 +100,25 @@ class Tree:
         """
         node = self.known(inode)
         if node is None and self.unloaded:
-            self.unloaded.load_all()
+            self.unloaded.load_number(inode, inode >> RELAY_BITS << RELAY_BITS, inode >> CHANNEL_BITS << CHANNEL_BITS)
             node = self.known(inode)
         return node
+
+    def numbers_at(self, path: str, inode: int) -> Iterator[int]:
+        """Yield the numbers of what may be at a path in the store, or in its directory in .channels, as _number() does.
+
+        Those are of a plain directory, and the first of relay files, and of statistics.
+
+        inode: of the directory in the store
+        """
+        above, _, name = path.rpartition("/")
+        directory: Node | None = self.root
+        for part in above.split("/") if above else ():
+            directory = directory.children.get(part) if isinstance(directory, Directory) else None
+        if isinstance(directory, Directory):
+            hashed = _hash(directory, name, inode)
+            yield from (hashed, hashed >> RELAY_BITS << RELAY_BITS)
+            yield _hash(self.stats_directory(above), name, inode) >> CHANNEL_BITS << CHANNEL_BITS
 
     def known(self, inode: int) -> Node | None:
         """Return the node with an inode number, unless a channel has to be loaded for that."""
@@ -134,6 +152,13 @@ class Tree:
         if self.unloaded:
             self.unloaded.load_all(_stored_path(directory))
         return directory.children
+
+    def is_empty(self, directory: Directory) -> bool:
+        """Whether there is nothing in a directory; this loads channels of it until one is shown."""
+        while not directory.children:
+            if not self.load_some(directory, 1):
+                return not directory.children
+        return False
 
     def load_some(self, directory: Directory, n: int) -> bool:
         """Load up to so many of the channels of a directory; return whether there may be others."""
@@ -281,9 +306,9 @@ class Tree:
         parent, _, name = channel.path.rpartition("/")
         self.attach(self.stats_directory(parent), StatsDirectory(name, self, lambda: self._channel_files(channel)))
 
-    def add_unloaded(self, path: str) -> None:
-        """Note that a channel may be at a path; the directory above must exist."""
-        self.unloaded.add(path)
+    def add_unloaded(self, path: str, inode: int) -> None:
+        """Note that a channel may be at a path; the directory above must exist; inode: of the one in the store."""
+        self.unloaded.add(path, inode)
         self.stats_directory(path.rpartition("/")[0]).n_unloaded += 1
 
     def add_damaged(self, channel: DamagedChannel) -> None:
@@ -342,7 +367,7 @@ class Tree:
     def prune_stats(self, path: str) -> None:
         """Remove the directory at a path in .channels, and those above it, if they are empty."""
         node = self.find(f"{STATS_NAME}/{path}") if path else None
-        while isinstance(node, Directory) and node is not self.stats_root and not self.children(node):
+        while isinstance(node, Directory) and node is not self.stats_root and self.is_empty(node):
             above = node.parent
             self.detach(node)
             node = above
@@ -357,22 +382,20 @@ class Tree:
         Numbers are hashes, as far as the number of nodes permits:
 
             0 | hash of the directory's number, the name, and what the store has there (identify())
+            0 | the first bits of such a hash of the channel's name | number of the relay file
             0 | the first bits of such a hash | place of the name in a StatsDirectory | the same in one inside
             1 | last 30 bits of the number of the node that it is a view of | user
         """
         parent = node.parent
         assert parent is not None, "attach() comes first"
-        bits = node.bits if isinstance(node, StatsDirectory) else 0
+        bits = node.bits if isinstance(node, StatsDirectory) else RELAY_BITS if node.family else 0
         if isinstance(parent, StatsDirectory) and not node.removed:
             bits = INSIDE_BITS[parent.bits]
             inode = parent.inode + (place_of(node.name, parent.bits - bits) << bits)
         else:
             path = node.path.removeprefix(f"{STATS_NAME}/")
-            about = f"{parent.inode} {node.name} {node.identity or self.identify(path)}"
-            inode = (
-                int.from_bytes(hashlib.blake2b(os.fsencode(about), digest_size=8).digest(), "little") >> 64 - _HASH_BITS
-            )
-            inode = inode >> bits << bits
+            name, place = node.family or (node.name, 0)
+            inode = (_hash(parent, name, node.identity or self.identify(path)) >> bits << bits) + place
         while inode <= ROOT_INODE or not self._is_free(inode):
             inode = (inode + (1 << bits)) & (1 << _HASH_BITS) - 1
         node.inode = inode
@@ -385,6 +408,12 @@ class Tree:
         """Whether no node that is shown has a number; a removed one that the kernel remembers may be the same again."""
         node = self._inodes.get(inode)
         return node is None or node.removed
+
+
+def _hash(parent: Directory, name: str, identity: int) -> int:
+    """Return the hash from which inode numbers are made."""
+    about = os.fsencode(f"{parent.inode} {name} {identity}")
+    return int.from_bytes(hashlib.blake2b(about, digest_size=8).digest(), "little") >> 64 - _HASH_BITS
 
 
 def _stored_path(directory: Directory) -> str:

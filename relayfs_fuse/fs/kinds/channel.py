@@ -56,6 +56,7 @@ class StoredChannel:
 
     path: its path in the mount
     directory: its directory in the store
+    inode: the inode number of that
     maker: the process that made it; 0: unknown, because another server ran then
     kind: its type
     damage: the first inconsistency found in its memory; "": none was found
@@ -69,6 +70,7 @@ class StoredChannel:
     def __init__(self, path: str, directory: str) -> None:
         self.path = path
         self.directory = directory
+        self.inode = os.lstat(directory).st_ino
         self.removed = False
         self.maker = 0
         self.damage = ""

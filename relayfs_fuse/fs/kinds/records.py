@@ -94,19 +94,18 @@ class Keeping:
         return record
 
 
-def restore_returned(notes: Notes, find: Callable[[int], Any]) -> None:
-    """Give the records of notes RETURNED back to their buffers, unless a handle has them.
-
-    find: returns the buffer with an inode number, or None
-    """
+def returned_records(notes: Notes) -> dict[int, list[Returned]]:
+    """Return the records of notes RETURNED, by the inode number of the buffer; those that a handle has are dropped."""
+    found: dict[int, list[Returned]] = {}
     taken = {Again.unpack(note).returned for _, note in notes.all(AGAIN)}
     taken |= {_WORD.unpack_from(note, _RETURNED * _WORD.size)[0] for _, note in notes.all(RECORD)}
     for number, note in list(notes.all(RETURNED)):
-        stored = None if number in taken else find(*_WORD.unpack_from(note))
-        if stored is None:
+        if number in taken:
             notes.drop(RETURNED, number)
         else:
-            stored.returned.append(Returned(number, note[_WORD.size :]))
+            (inode,) = _WORD.unpack_from(note)
+            found.setdefault(inode, []).append(Returned(number, note[_WORD.size :]))
+    return found
 
 
 class StoredRecords(Stored[Memory]):

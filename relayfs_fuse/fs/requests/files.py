@@ -238,6 +238,11 @@ class Operations(NameOperations):
         self._journal.restore()
         return self._files.restore(self._acts, self._unlisted)
 
+    def note_loaded(self) -> None:
+        """Note that all channels of the store are loaded."""
+        self._files.note_loaded()
+        self.loaded.set()
+
     # ---------------------------------------------------------------- helpers
 
     async def _prepare(self, node: RelayFile, opening: Opening) -> None:

@@ -25,7 +25,7 @@ from relayfs_fuse.fs.commands.control import check_name
 from relayfs_fuse.fs.counters import Requests
 from relayfs_fuse.fs.implicit import ImplicitDirectories
 from relayfs_fuse.fs.kinds.mapped import mapped
-from relayfs_fuse.fs.nodes import Directory, Node, TextFile
+from relayfs_fuse.fs.nodes import Directory, Node
 from relayfs_fuse.fs.notes import OPEN_DIRECTORY
 from relayfs_fuse.fs.opener import opener_of, process_of
 from relayfs_fuse.fs.requests.budget import NAME_BYTES, Budget
@@ -122,7 +122,8 @@ class NameOperations(pyfuse3.Operations):
         self._journal = Journal(notes)
         self._handover = handover
         self._budget = Budget()
-        self._listings: dict[int, list[tuple[str, Node]]] = {}
+        # Of each open directory; a node that is None is looked for when it is listed.
+        self._listings: dict[int, tuple[Directory, list[tuple[str, Node | None]]]] = {}
         # No number comes twice: the close of a file may be asked for again after its server died.
         self._next_handle = handover.generation << 32 | 1
         # Held while names are added to the tree or removed from it by commands, mkdir(2) and rmdir(2).
@@ -163,10 +164,10 @@ class NameOperations(pyfuse3.Operations):
         directory = self._directory(inode)
         while self._tree.load_some(directory, LOADED_AT_ONCE):
             await trio.lowlevel.checkpoint()
-        listing = list(directory.children.items())
+        listing: list[tuple[str, Node | None]] = list(directory.children.items())
         handle = self._new_handle()
         self._budget.hold(handle, NAME_BYTES * len(listing), ctx.uid)
-        self._listings[handle] = listing
+        self._listings[handle] = directory, listing
         about = f"{ctx.uid}/{inode}/" + "/".join(name for name, _ in listing)
         self._notes.put(OPEN_DIRECTORY, handle, os.fsencode(about))
         return handle
@@ -177,12 +178,13 @@ class NameOperations(pyfuse3.Operations):
         Of what is not a directory only the name is given (native/fuse/replies.c).
         """
         uid = tap.request().uid
-        listing = self._listings.get(fh)
-        if listing is None:
-            listing = self._list_again(fh)
+        directory, listing = self._listings.get(fh) or self._list_again(fh)
         for index in range(max(0, start_id), len(listing)):
             name, listed = listing[index]
-            if listed.removed:
+            if listed is None:
+                listed = self._tree.child(directory, name)
+                await trio.lowlevel.checkpoint()
+            if listed is None or listed.removed:
                 continue
             node = self._tree.view(listed, uid)
             is_directory = isinstance(node, Directory)
@@ -197,15 +199,14 @@ class NameOperations(pyfuse3.Operations):
         self._notes.drop(OPEN_DIRECTORY, fh)
         self._budget.release(fh)
 
-    def _list_again(self, handle: int) -> list[tuple[str, Node]]:
-        """Return the listing of a directory that a dead server had open, as it was then."""
+    def _list_again(self, handle: int) -> tuple[Directory, list[tuple[str, Node | None]]]:
+        """Return the listing of a directory that a dead server had open, with the names of then."""
         uid, inode, *names = os.fsdecode(self._notes.get(OPEN_DIRECTORY, handle) or b"0/0").split("/")
-        children = self._tree.children(self._directory(int(inode)))
-        gone = TextFile("", bytes)
-        gone.removed = True
-        listing = self._listings[handle] = [(name, children.get(name, gone)) for name in names if name]
+        directory = self._directory(int(inode))
+        listing: list[tuple[str, Node | None]] = [(name, None) for name in names if name]
         self._budget.hold(handle, NAME_BYTES * len(listing), int(uid))
-        return listing
+        self._listings[handle] = directory, listing
+        return directory, listing
 
     async def mkdir(
         self, parent_inode: int, name: bytes, mode: int, ctx: pyfuse3.RequestContext
@@ -279,7 +280,7 @@ class NameOperations(pyfuse3.Operations):
                 return
             if node.store_path is None:
                 raise pyfuse3.FUSEError(errno.EPERM)
-            if self._tree.children(node):
+            if not self._tree.is_empty(node):
                 raise pyfuse3.FUSEError(errno.ENOTEMPTY)
             # If the announcing thread is late, another program may have made a directory of the same name meanwhile.
             if by_server and not self._store.is_implicit(node.store_path):
@@ -289,7 +290,7 @@ class NameOperations(pyfuse3.Operations):
             self._tree.detach(node)
             # An implicit directory goes with the last channel in it, or when the next server finds it empty. A user has
             # emptied this one, so it is to stay.
-            if not by_server and not self._tree.children(parent) and parent.store_path:
+            if not by_server and parent.store_path and self._tree.is_empty(parent):
                 self._store.keep_directory(parent.store_path)
 
     async def unlink(self, parent_inode: int, name: bytes, ctx: pyfuse3.RequestContext) -> None:

@@ -20,9 +20,9 @@ from relayfs_fuse.errors import failure
 from relayfs_fuse.fs import tap
 from relayfs_fuse.fs.channel_files import HoldFile
 from relayfs_fuse.fs.kinds.handles import GoneHandle, StoredHandle
-from relayfs_fuse.fs.kinds.records import restore_returned
+from relayfs_fuse.fs.kinds.records import Returned, returned_records
 from relayfs_fuse.fs.nodes import Directory
-from relayfs_fuse.fs.notes import KEPT, OPEN_FILE, RECORD, TEXT
+from relayfs_fuse.fs.notes import KEPT, OPEN_FILE, RECORD, RETURNED, TEXT
 from relayfs_fuse.fs.opener import Opener, Opening
 
 if TYPE_CHECKING:
@@ -64,6 +64,8 @@ class OpenFiles:
         self._tree = tree
         self._budget = budget
         self._files: dict[int, _OpenFile] = {}
+        # By the inode number of a buffer whose channel was not loaded yet.
+        self._returned: dict[int, list[Returned]] = {}
 
     def get(self, number: int) -> Handle | None:
         """Return the handle of a number; None: it is closed."""
@@ -144,7 +146,12 @@ class OpenFiles:
             self._files[number] = _OpenFile(handle, about, state)
             if "poll" in about:
                 polled.append(about["poll"])
-        restore_returned(self._notes, self._buffer)
+        self._returned = returned_records(self._notes)
+        for stored in self._stored():
+            self._give_back(stored)
+        for path in self._tree.channels:
+            self._give_back_to(path)
+        self._tree.watchers.append(self._give_back_to)
         self._consume_sent()
         acts.streams.taking.look_for_write(self._buffer)
         return polled
@@ -157,15 +164,29 @@ class OpenFiles:
             _when_ended(partial(stored.buffer.consume_to, end))
         tap.end_reply()
 
-    def _buffer(self, number: int) -> Stored[Any] | None:
-        """Return the buffer with an inode number, whose channel is shown or that is open; None: there is none."""
-        opened = [file.handle.stored for file in self._files.values() if isinstance(file.handle, StoredHandle)]
-        return next((stored for stored in chain(opened, self._shown()) if stored.inode == number), None)
+    def note_loaded(self) -> None:
+        """Drop what was returned to buffers that no channel has: all are loaded."""
+        for one in chain.from_iterable(self._returned.values()):
+            self._notes.drop(RETURNED, one.number)
+        self._returned.clear()
 
-    def _shown(self) -> Iterator[Stored[Any]]:
-        self._tree.unloaded.load_all()
-        for channel in self._tree.channels.values():
-            yield from channel.buffers
+    def _give_back_to(self, path: str) -> None:
+        """Do as _give_back() for a channel, if there is one at this path."""
+        channel = self._tree.channels.get(path)
+        for stored in channel.buffers if channel else ():
+            self._give_back(stored)
+
+    def _give_back(self, stored: Any) -> None:
+        """Give a buffer the records back that have left it."""
+        if stored.inode in self._returned:
+            stored.returned.extend(self._returned.pop(stored.inode))
+
+    def _buffer(self, number: int) -> Stored[Any] | None:
+        """Return the buffer with an inode number of which a file is open; None: there is none."""
+        return next((stored for stored in self._stored() if stored.inode == number), None)
+
+    def _stored(self) -> Iterator[Stored[Any]]:
+        return (file.handle.stored for file in self._files.values() if isinstance(file.handle, StoredHandle))
 
     def _open_again(
         self,

@@ -130,6 +130,47 @@ def test_each_request_finds_the_channel_that_it_is_about(many: Mount) -> None:
     assert many.channels().count("\n") == MANY + 6
 
 
+def test_a_request_about_an_inode_loads_only_what_it_is_about(many: Mount) -> None:
+    """The kernel knows it from the server before. Otherwise one request would hold up all others for seconds."""
+    directory, shown, exact = many.path / "last", many.path / ".channels/last/shown", len(many.control.read_bytes())
+    names = sorted(os.listdir(directory))
+
+    def size() -> int:
+        return os.stat(many.control).st_size
+
+    # While some are not loaded, it is an upper limit, and with each that is loaded it comes nearer.
+    most = ask_next(many, {"size": size})["size"] - exact
+    with (
+        opened(directory) as listed,
+        opened(shown, os.O_PATH) as statistics,
+        opened(directory / "a0", os.O_PATH) as file,
+    ):
+        asked = {
+            "a file": lambda: os.fstat(file).st_ino,
+            "a statistic": lambda: os.stat("state", dir_fd=statistics).st_ino,
+            "a listing": lambda: sorted(os.listdir(listed)),
+            "rmdir": lambda: os.rmdir(many.path / "first/empty"),
+        }
+        expected = {
+            "a file": (directory / "a0").stat().st_ino,
+            "a statistic": (shown / "state").stat().st_ino,
+            "a listing": names,
+            "rmdir": None,
+        }
+
+        def is_early(name: str) -> bool:
+            """Ask, and see whether most were not loaded when it was answered; this thread may have been late."""
+            wait_until(lambda: size() == exact, "all are loaded")
+            if name == "rmdir":
+                os.mkdir(many.path / "first/empty")
+            result, then = ask_next(many, {name: lambda: (asked[name](), size())})[name]
+            assert result == expected[name]
+            return bool(then - exact > most / 2)
+
+        for name in asked:
+            wait_until(lambda: is_early(name), f"{name} loads few")  # noqa: B023
+
+
 def test_a_channel_that_was_being_removed_goes_with_the_directory_above(many: Mount) -> None:
     """It is found to be closed only when it is loaded."""
     assert many.stop() == 0
