@@ -90,6 +90,10 @@ def test_a_read_of_control_does_not_hold_up_others_until_all_channels_are_loaded
 def test_each_request_finds_the_channel_that_it_is_about(many: Mount) -> None:
     directory, shown = many.path / "last", many.path / ".channels/last"
     (directory / "read0").write_bytes(b"line\n")
+    records = many.create("other/records", f"buffers=single times=mono {OPTIONS}")
+    records.write_bytes(b"a record\n")
+    with opened(records) as reader:
+        assert os.read(reader, 3) == b"a r"
     names, numbers = sorted(os.listdir(directory)), sorted(os.listdir(many.path / "first"))
     inode, links = os.stat(directory / "a0").st_ino, os.stat(shown).st_nlink
     with opened(directory / "read0", os.O_RDONLY | os.O_NONBLOCK) as descriptor:
@@ -97,6 +101,7 @@ def test_each_request_finds_the_channel_that_it_is_about(many: Mount) -> None:
             many,
             {
                 "an open file": lambda: os.read(descriptor, 100),
+                "a record that was left": records.read_bytes,
                 "a relay file": lambda: os.stat(directory / "a0").st_ino,
                 "one of two channels": (directory / "a10").exists,
                 "one of a single buffer": (directory / "single").exists,
@@ -116,6 +121,7 @@ def test_each_request_finds_the_channel_that_it_is_about(many: Mount) -> None:
     assert results.pop("links") in (links, links - 1)
     assert results == {
         "an open file": b"line\n",
+        "a record that was left": b"a record\n",
         "a relay file": inode,
         "one of two channels": True,
         "one of a single buffer": True,
@@ -127,7 +133,7 @@ def test_each_request_finds_the_channel_that_it_is_about(many: Mount) -> None:
         "a command": None,
     }
     assert sorted(os.listdir(directory)) == left
-    assert many.channels().count("\n") == MANY + 6
+    assert many.channels().count("\n") == MANY + 7
 
 
 def test_a_request_about_an_inode_loads_only_what_it_is_about(many: Mount) -> None:
