@@ -21,6 +21,7 @@
 #define _GNU_SOURCE
 #define FUSE_USE_VERSION 314
 #include "handover.h"
+#include "lookups.h"
 #include "protocol.h"
 #include "replies.h"
 #include "tap.h"
@@ -163,7 +164,7 @@ static ssize_t tap_read(int fd, void *message, size_t room, void *userdata)
 	ssize_t length = relay_handover_replay_init(message, room);
 	(void)userdata;
 	if (!length)
-		length = read(fd, message, room);
+		length = relay_tap_read_others(fd, message, room);
 	if (length >= (ssize_t)sizeof(struct fuse_in_header))
 		note_request(message, (size_t)length);
 	return length;

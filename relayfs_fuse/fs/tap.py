@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import ctypes
 import os
+import struct
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from relayfs_fuse.errors import failure
 
 if TYPE_CHECKING:
     import mmap
+    from collections.abc import Callable
 
 # read_flags of FUSE_READ (linux/fuse.h): the request comes from read(2) and not from the page cache.
 READ_LOCKOWNER = 1 << 1
@@ -43,6 +45,15 @@ class _Reply(ctypes.Structure):
     _fields_ = (("unique", ctypes.c_uint64), ("number", ctypes.c_uint64), ("end", ctypes.c_uint64))
 
 
+_Lookup = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_uint64, ctypes.c_char_p, ctypes.c_uint32)
+_Next = ctypes.CFUNCTYPE(ctypes.c_int)
+# struct fuse_entry_out (linux/fuse.h): number, generation, seconds that the name and the attributes may be used, and
+# nanoseconds; number, size, blocks, times; nanoseconds of times, mode, links, owner, group, device, block size, flags.
+_ENTRY = struct.Struct("=4Q2I6Q10I")
+_entry = ctypes.create_string_buffer(_ENTRY.size)
+
+_lib.relay_tap_answer_lookups.restype = None
+_lib.relay_tap_answer_lookups.argtypes = (_Lookup, ctypes.c_void_p, _Next)
 _lib.relay_tap_request.restype = ctypes.POINTER(_Request)
 _lib.relay_tap_request.argtypes = ()
 _lib.relay_tap_interrupt_next.restype = ctypes.c_uint64
@@ -80,6 +91,9 @@ _lib.relay_tap_peek.argtypes = (
 )
 
 _end = ctypes.c_uint64()
+_S_NS = 1_000_000_000
+# Functions that the tap calls.
+_kept: list[object] = []
 
 
 @dataclass(frozen=True)
@@ -118,6 +132,50 @@ class Request:
     def seeks_end(self) -> bool:
         """Whether a FUSE_GETATTR comes from lseek(2) with SEEK_END."""
         return bool(self.io_flags & GETATTR_FH)
+
+
+class Entry(NamedTuple):
+    """What the kernel is to know of a name, which it looks up again each time.
+
+    attributes_ns: how long it may use what follows the name without asking
+    """
+
+    inode: int
+    mode: int
+    nlink: int
+    uid: int
+    gid: int
+    size: int
+    block_size: int
+    mtime_ns: int
+    ctime_ns: int
+    attributes_ns: int
+
+
+def answer_lookups(answer: Callable[[int, bytes, int], Entry | None], comes_soon: Callable[[], bool]) -> None:
+    """Have the tap answer lookups by itself.
+
+    answer: returns the answer to the lookup of a name in the directory with a number, by a thread; None: the handler of
+        the request is to answer it
+    comes_soon: is called after an answer; returns whether there is another request, and no task that should run first
+    """
+
+    def lookup(parent: int, name: bytes, pid: int) -> int:
+        entry = answer(parent, name, pid)
+        if entry is None:
+            return 0
+        modified_s, modified_ns = divmod(entry.mtime_ns, _S_NS)
+        changed_s, changed_ns = divmod(entry.ctime_ns, _S_NS)
+        _ENTRY.pack_into(
+            _entry, 0, entry.inode, 0, 0, 0, 0, entry.attributes_ns, entry.inode, entry.size, (entry.size + 511) // 512,
+            modified_s, modified_s, changed_s, modified_ns, modified_ns, changed_ns, entry.mode, entry.nlink, entry.uid,
+            entry.gid, 0, entry.block_size, 0,
+        )  # fmt: skip
+        return 1
+
+    functions = _Lookup(lookup), _Next(comes_soon)
+    _kept.extend(functions)
+    _lib.relay_tap_answer_lookups(functions[0], _entry, functions[1])
 
 
 def request() -> Request:

@@ -42,7 +42,7 @@ from relayfs_fuse.native.counters import (
     CounterSpec,
     counters_create,
 )
-from relayfs_fuse.native.memory import WAIT_MAX, ChannelMemory, WakeWord
+from relayfs_fuse.native.memory import WAIT_MAX, ChannelMemory, Shown, WakeWord
 from relayfs_fuse.native.store import (
     buf_file_bytes,
     default_store,
@@ -103,6 +103,7 @@ __all__ = [
     "CounterSpec",
     "CountersHandle",
     "ReaderHandle",
+    "Shown",
     "Stats",
     "WakeWord",
     "buf_file_bytes",

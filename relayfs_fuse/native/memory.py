@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from abc import abstractmethod
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from relayfs_fuse._native import ffi, lib
 from relayfs_fuse.native import library
@@ -18,11 +18,30 @@ if TYPE_CHECKING:
 WAIT_MAX = 127
 
 _UNNAMED: Any = None
+# For the thread that lists files.
+_shown = ffi.new("struct relay_shown *")
 
 
 def store_taken(memory: memoryview) -> None:
     """Have this process store what it is about to consume, a struct relay_taken, in shared memory that stays."""
     lib.relay_taken_store(ffi.cast("struct relay_taken *", ffi.from_buffer(memory)))
+
+
+class Shown(NamedTuple):
+    """What a listing shows of a relay file that nobody has open, as in struct relay_shown.
+
+    inode: of the mem file
+    written: what mtime() counts
+    """
+
+    inode: int
+    mode: int
+    uid: int
+    gid: int
+    ctime_ns: int
+    unread: int
+    holes: int
+    written: int
 
 
 class ChannelMemory(library.Memory):
@@ -33,7 +52,7 @@ class ChannelMemory(library.Memory):
 
     # The library's functions, which subclasses name.
     _from_path = _from_descriptor = _unmap = _descriptor = _close_descriptor = _state = _damage = _UNNAMED
-    _stop = _resolve = _mtime = _keep_mtime = _wake_seq = _wait_any = _UNNAMED
+    _stop = _resolve = _mtime = _keep_mtime = _wake_seq = _wait_any = _show = _UNNAMED
     # Those of Peek.
     _peeking: tuple[Any, ...]
 
@@ -96,6 +115,17 @@ class ChannelMemory(library.Memory):
     def keep_mtime(self, count: int, time_ns: int) -> None:
         """Store, for the next file server, a count of data and when this count was first seen."""
         self._keep_mtime(self._open, count, time_ns)
+
+    @classmethod
+    def show(cls, memory: Self | None, mem_file: str) -> Shown:
+        """Return what a listing shows; OSError: EBADMSG; EAGAIN, it has to be mapped; as of open(2).
+
+        memory: the mapped file; None: it is not mapped
+        """
+        pointer = ffi.NULL if memory is None else memory.pointer
+        library.check(cls._show(pointer, os.fsencode(mem_file), _shown))
+        one = _shown
+        return Shown(one.inode, one.mode, one.uid, one.gid, one.ctime_ns, one.unread, one.holes, one.written)
 
     def peek(self) -> Peek:
         """Begin to copy what is unread; OSError: EBADMSG."""

@@ -62,6 +62,10 @@ struct relay_ring_stats {
 };
 int relay_ring_stats(struct relay_ring *ring, struct relay_ring_stats *stats);
 
+/* As relay_buf_show() (store.h). */
+struct relay_shown;
+int relay_ring_show(struct relay_ring *ring, const char *mem_file, struct relay_shown *shown);
+
 /*
  * Copy and consume whole records, one after the other, each with the ring's framing: as many as fit, and at most
  * `max` (0: no limit). Returns the number of bytes, 0 if all records were empty; -EMSGSIZE: the first does not fit; -EBUSY

@@ -253,6 +253,19 @@ struct relay_stats {
 };
 int relay_buf_stats(struct rchan_buf *buf, struct relay_stats *stats);
 
+/* What a listing of relay files shows of one. */
+struct relay_shown {
+	uint64_t inode; /* of the mem file */
+	uint32_t mode, uid, gid;
+	int64_t ctime_ns; /* CLOCK_REALTIME */
+	uint64_t unread;  /* bytes, of a ring with their headers */
+	uint64_t holes;   /* of these, those of discarded or torn records; of a ring not counted */
+	uint64_t written; /* what relay_buf_mtime() and relay_ring_mtime() count */
+};
+/* Tell it of a mem file, which is mapped as `buf`; NULL: it is not mapped, and is for as long as this takes. 0, or -errno as
+ * relay_buf_open() and stat(2); -EAGAIN: it has to stay mapped, because one call cannot count its discarded records. */
+int relay_buf_show(struct rchan_buf *buf, const char *mem_file, struct relay_shown *shown);
+
 /* What a statistic is, and how a channel's value is made from those of its buffers: the sum of counts of events; the
  * sum of present amounts; the maximum of present states; or none, because the value has a meaning only for one
  * buffer. */

@@ -8,6 +8,7 @@
  * only if no reader has moved meanwhile, and nothing that was loaded during a reset is used.
  */
 #define _GNU_SOURCE
+#include "base/shown.h"
 #include "buffer/claims.h"
 #include "buffer/consume.h"
 #include "buffer/head.h"
@@ -276,6 +277,30 @@ int relay_buf_stats(struct rchan_buf *buf, struct relay_stats *stats)
 	if (err == 1)
 		fill_in_geometry(buf, stats);
 	return err < 0 ? err : 0;
+}
+
+/* --- relay_buf_show() --- */
+
+int relay_buf_show(struct rchan_buf *buf, const char *mem_file, struct relay_shown *shown)
+{
+	struct relay_stats stats;
+	struct rchan_buf *mapped = buf ? buf : relay_buf_open(mem_file);
+	if (!mapped)
+		return -errno;
+	int err = relay_show_status(&mapped->mapping, mem_file, shown);
+	if (!err)
+		err = relay_buf_stats(mapped, &stats);
+	/* There are more holes than one call counts, and the next one would begin anew. */
+	if (!err && !buf && !mapped->work)
+		err = -EAGAIN;
+	if (!err) {
+		shown->unread = stats.unread_bytes;
+		shown->holes = stats.unread_holes;
+		shown->written = stats.bytes;
+	}
+	if (!buf)
+		relay_buf_release(mapped);
+	return err;
 }
 
 /* --- time of the last change --- */

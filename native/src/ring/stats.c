@@ -6,11 +6,13 @@
  */
 #define _GNU_SOURCE
 #include "base/latch.h"
+#include "base/shown.h"
 #include "ring/claims.h"
 #include "ring/state.h"
 #include "store/options.h"
 
 #include <errno.h>
+#include <relayfs/store.h>
 
 static void fill_in_geometry(const struct relay_ring *ring, struct relay_ring_stats *stats)
 {
@@ -138,6 +140,24 @@ int relay_ring_stats(struct relay_ring *ring, struct relay_ring_stats *stats)
 			return err;
 		relay_damage_forget(&ring->damage);
 	}
+}
+
+int relay_ring_show(struct relay_ring *ring, const char *mem_file, struct relay_shown *shown)
+{
+	struct relay_ring_stats stats;
+	struct relay_ring *mapped = ring ? ring : relay_ring_open(mem_file);
+	if (!mapped)
+		return -errno;
+	int err = relay_show_status(&mapped->mapping, mem_file, shown);
+	if (!err)
+		err = relay_ring_stats(mapped, &stats);
+	if (!err) {
+		shown->unread = stats.unread_bytes;
+		shown->written = stats.producer_position;
+	}
+	if (!ring)
+		relay_ring_close(mapped);
+	return err;
 }
 
 /* --- time of the last change --- */

@@ -8,17 +8,19 @@ the server calls these two and does not ask which type a channel has.
 from __future__ import annotations
 
 import errno
+import math
 import os
 import select
 import time
 from abc import ABC, abstractmethod
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, TypeVar
 
 from relayfs_fuse import native
 from relayfs_fuse.errors import failure
-from relayfs_fuse.fs.kinds.mapped import mapped
+from relayfs_fuse.fs.kinds.mapped import REST_S, mapped
 from relayfs_fuse.fs.kinds.unmapper import unmapper
 
 if TYPE_CHECKING:
@@ -155,6 +157,7 @@ class Stored(ABC, Generic[Memory]):
         self.n_users = 0
         self.was_used = True
         self.is_watched = False
+        self._shown_s = -math.inf
         self._memory: Memory | None = buffer
         # Mapped, too, but without a descriptor, if it is watched; only for the server's thread.
         self._bare: Memory | None = None
@@ -267,6 +270,31 @@ class Stored(ABC, Generic[Memory]):
             return 0, self._mtime_ns
         return min(max(self._size(stats, pid), 0), SIZE_MAX), self._mtime(self._written_by(stats))
 
+    def shown(self) -> tuple[native.Shown, int, int] | None:
+        """Return what a listing shows of the relay file, st_size and st_mtime (ns); the file need not be mapped.
+
+        None: somebody has it open, something was written, it is looked at again and again, so that it is to be mapped,
+        or an error; measure() has to tell.
+        """
+        memory = self._bare if self._memory is None else self._memory
+        if self.n_users or self.channel.removed or (memory is None and self._is_looked_at_again()):
+            return None
+        try:
+            shown = self.channel.kind.memory.show(memory, self.path)
+        except OSError:
+            return None
+        is_known = shown.inode == self.inode and shown.written == self._written
+        return (shown, self._shown_size(shown), self._mtime_ns) if is_known else None
+
+    def _is_looked_at_again(self) -> bool:
+        """Whether the last call was so short a time ago that a file that was mapped then would be still, if few are."""
+        before_s, self._shown_s = self._shown_s, time.monotonic()
+        return self._shown_s - before_s < REST_S and mapped.has_room
+
+    def _shown_size(self, shown: native.Shown) -> int:
+        """Return the bytes of the relay file while nobody has it open, as _size()."""
+        return shown.unread - shown.holes
+
     @abstractmethod
     def _size(self, stats: Fields, pid: int) -> int:
         """Return the bytes of the relay file, as the thread `pid` sees it."""
@@ -297,6 +325,11 @@ class Stored(ABC, Generic[Memory]):
         """Return st_blksize: BLOCK_SIZE for a thread that has the relay file open to read, else what fits a record."""
         if any(reader.pid == pid and reader.reads for reader in self.readers):
             return BLOCK_SIZE
+        return self.write_block
+
+    @cached_property
+    def write_block(self) -> int:
+        """st_blksize for those who do not read."""
         # The kernel rounds st_blksize to a power of two.
         fits = 1 << self.channel.stats.largest_record.bit_length() - 1
         return max(WRITE_BLOCK_MIN, min(fits, WRITE_BLOCK_MAX))

@@ -43,6 +43,11 @@ class _Mapped:
         """Note that a buffer is mapped."""
         self._stored[id(stored)] = weakref.ref(stored)
 
+    @property
+    def has_room(self) -> bool:
+        """Whether fewer are mapped than may be."""
+        return len(self._stored) < _most()
+
     def forget(self, stored: Stored[Any]) -> None:
         """Note that a buffer does not exist any more."""
         self._stored.pop(id(stored), None)

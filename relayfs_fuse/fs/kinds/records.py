@@ -144,6 +144,9 @@ class StoredRecords(Stored[Memory]):
         given = max((reader.given for reader in self.readers if reader.pid == pid), default=0)
         return given + int(stats.unread_bytes) + self._returned_bytes
 
+    def _shown_size(self, shown: native.Shown) -> int:
+        return shown.unread + self._returned_bytes
+
     @property
     def _returned_bytes(self) -> int:
         return sum(len(one.record) for one in self.returned)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import pyfuse3
 import trio
 
+from relayfs_fuse.errors import failure
 from relayfs_fuse.fs import tap
 from relayfs_fuse.fs.attributes import space as space_of
 from relayfs_fuse.fs.channel_files import RelayFile
@@ -23,6 +24,7 @@ from relayfs_fuse.fs.kinds.handles import TOKEN_BYTES
 from relayfs_fuse.fs.nodes import JoinFile, MappedFile
 from relayfs_fuse.fs.opener import Opening, process_of
 from relayfs_fuse.fs.requests.acts import Acts
+from relayfs_fuse.fs.requests.lookups import Lookups
 from relayfs_fuse.fs.requests.names import NameOperations, guarded
 from relayfs_fuse.fs.requests.open_files import OpenFiles
 from relayfs_fuse.native import VERSION
@@ -92,6 +94,8 @@ class Operations(NameOperations):
             self.loaded,
         )  # fmt: skip
         self._files = OpenFiles(notes, tree, self._budget)
+        lookups = Lookups(store, tree, self.requests)
+        tap.answer_lookups(lookups.answer, lookups.comes_soon)
 
     # ---------------------------------------------------------------- attributes
 
@@ -134,7 +138,13 @@ class Operations(NameOperations):
         return data
 
     async def getxattr(self, inode: int, name: bytes, ctx: pyfuse3.RequestContext) -> bytes:
-        """Return BACKING_XATTR, PID_XATTR or SERVER_XATTR."""
+        """Return BACKING_XATTR, PID_XATTR or SERVER_XATTR.
+
+        OSError: ENODATA; EOPNOTSUPP for other attributes than users', so that ls asks no other file of the mount for
+        labels and access control lists.
+        """
+        if not name.startswith(b"user."):
+            raise failure(errno.EOPNOTSUPP)
         node = self._node(inode)
         if name == SERVER_XATTR and inode == pyfuse3.ROOT_INODE:
             return f"{VERSION} {tap.protocol()}".encode("ascii")
@@ -182,6 +192,8 @@ class Operations(NameOperations):
             node.check_usable()
             self._budget.hold(opening.number, 0, request.uid)
             handle = node.open(opening)
+            if isinstance(node, RelayFile):
+                self._forget_attributes(inode)  # lookups.py says why
             backing = 0 if handle.is_stream else self._backing_of(node)
             self._files.add(handle, node, opening)
         except BaseException:

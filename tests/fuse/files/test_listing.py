@@ -1,0 +1,93 @@
+"""What stat(2) shows of relay files is true at that moment, though the kernel may use it for some milliseconds."""
+
+import errno
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from mounts import Mount, opened
+
+from relayfs_fuse.native import Buffer
+
+pytestmark = pytest.mark.one_mount
+
+N_WRITES = 30
+RECORD = b"ten bytes\n"
+
+# Lists a directory as `ls -l` does, until its standard input ends.
+LISTER = """
+import os, select, sys
+print("lists", flush=True)
+while not select.select([0], [], [], 0)[0]:
+    for entry in os.scandir(sys.argv[1]):
+        os.lstat(entry.path)
+"""
+
+
+@pytest.fixture
+def listed(mount: Mount) -> Iterator[Path]:
+    """A directory that another program lists all the time."""
+    mount.create("listed/other")
+    command = [sys.executable, "-c", LISTER, mount.path / "listed"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as lister:
+        assert lister.stdin is not None
+        assert lister.stdout is not None
+        lister.stdout.readline()
+        yield mount.path / "listed"
+        lister.stdin.close()
+
+
+def test_a_size_is_that_of_now(listed: Path, mount: Mount) -> None:
+    """The buffer is written as by a program that the server does not know of."""
+    file = mount.create("listed/one", "buffers=single")
+    buffer = Buffer(str(mount.store / "listed/one/mem0"))
+    for n in range(1, N_WRITES):
+        buffer.write(RECORD)
+        assert os.stat(file).st_size == n * len(RECORD)
+    buffer.close()
+
+
+def test_a_size_is_that_of_now_of_a_file_that_was_just_looked_up(listed: Path, mount: Mount) -> None:
+    file = mount.create("listed/one", "buffers=single")
+    buffer = Buffer(str(mount.store / "listed/one/mem0"))
+    for n in range(N_WRITES):
+        before = os.stat(file).st_size
+        with opened(file) as descriptor:
+            buffer.write(RECORD)
+            sizes = {os.fstat(descriptor).st_size, os.lseek(descriptor, 0, os.SEEK_END), os.stat(file).st_size}
+            assert (before, sizes) == (n * len(RECORD), {before + len(RECORD)})
+    buffer.close()
+
+
+def test_a_file_in_overwrite_mode_has_no_end_also_if_it_was_just_looked_up(listed: Path, mount: Mount) -> None:
+    file = mount.create("listed/one", "buffers=single mode=overwrite")
+    for _ in range(N_WRITES):
+        os.stat(file)
+        with opened(file) as descriptor, pytest.raises(OSError) as caught:
+            os.lseek(descriptor, 0, os.SEEK_END)
+        assert caught.value.errno == errno.ESPIPE
+
+
+def test_a_name_and_a_mode_are_those_of_now(listed: Path, mount: Mount) -> None:
+    for n in range(N_WRITES):
+        file = mount.create("listed/one", "buffers=single")
+        mode = 0o600 | n % 8
+        os.stat(file)
+        os.chmod(mount.store / "listed/one/mem0", mode)
+        assert os.stat(file).st_mode & 0o777 == mode
+        mount.command("remove listed/one\n")
+        assert not file.exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "error"), [("security.selinux", errno.EOPNOTSUPP), ("system.posix_acl_access", errno.EOPNOTSUPP),
+                        ("user.nothing", errno.ENODATA)]
+)  # fmt: skip
+def test_a_program_learns_which_attributes_no_file_has(mount: Mount, name: str, error: int) -> None:
+    file = mount.create("labels", "buffers=single")
+    with pytest.raises(OSError) as caught:
+        os.getxattr(file, name)
+    assert caught.value.errno == error
