@@ -42,7 +42,7 @@ from relayfs_fuse.native.counters import (
     CounterSpec,
     counters_create,
 )
-from relayfs_fuse.native.memory import WAIT_MAX, ChannelMemory, Shown, WakeWord
+from relayfs_fuse.native.memory import WAIT_MAX, ChannelMemory, Shown, WaitSet, WakeWord
 from relayfs_fuse.native.store import (
     buf_file_bytes,
     default_store,
@@ -105,6 +105,7 @@ __all__ = [
     "ReaderHandle",
     "Shown",
     "Stats",
+    "WaitSet",
     "WakeWord",
     "buf_file_bytes",
     "counters_create",

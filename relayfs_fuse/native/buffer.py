@@ -85,6 +85,7 @@ class Buffer(ChannelMemory):
     _keep_mtime = lib.relay_buf_keep_mtime
     _wake_seq = lib.relay_buf_wake_seq
     _wait_any = lib.relay_buf_wait_any
+    _put = lib.relay_wait_set_put_buf
     _show = lib.relay_buf_show
     _peeking = (
         lib.relay_buf_peek_open, lib.relay_buf_peek_copy, lib.relay_buf_peek_more, lib.relay_buf_peek_rewind,

@@ -52,7 +52,7 @@ class ChannelMemory(library.Memory):
 
     # The library's functions, which subclasses name.
     _from_path = _from_descriptor = _unmap = _descriptor = _close_descriptor = _state = _damage = _UNNAMED
-    _stop = _resolve = _mtime = _keep_mtime = _wake_seq = _wait_any = _show = _UNNAMED
+    _stop = _resolve = _mtime = _keep_mtime = _wake_seq = _wait_any = _put = _show = _UNNAMED
     # Those of Peek.
     _peeking: tuple[Any, ...]
 
@@ -185,6 +185,42 @@ class Peek(library.Handle):
     def has_skipped(self) -> bool:
         """Whether data was skipped since the beginning, because it was overwritten or consumed before it was copied."""
         return bool(self._has_skipped(self._open))
+
+
+class WaitSet:
+    """Mem files that one thread sleeps on, each in a slot below WAIT_MAX; see <relayfs/store.h>.
+
+    Slots may be changed while no thread is in sleep(). What is in them must stay mapped.
+    """
+
+    def __init__(self) -> None:
+        pointer = library.not_null(lib.relay_wait_set_new(), "a wait set")
+        self._set = ffi.gc(pointer, lib.relay_wait_set_free)
+        self._slots = ffi.new("uint32_t[]", WAIT_MAX)
+
+    def put(self, slot: int, memory: ChannelMemory, seq: int) -> None:
+        """Sleep on a mem file while its wake-up counter is `seq`; to be called before its state is looked at."""
+        memory._put(self._set, slot, memory.pointer, seq)
+
+    def rest(self, slot: int) -> None:
+        """Do not sleep on the mem file in a slot for now."""
+        lib.relay_wait_set_rest(self._set, slot)
+
+    def clear(self, slot: int) -> None:
+        """Empty a slot."""
+        lib.relay_wait_set_clear(self._set, slot)
+
+    def sleep(self, word: WakeWord, value: int, timeout_ms: int) -> None:
+        """Sleep until a wake-up counter or the word has changed, or the timeout has passed, as wait_any()."""
+        library.check(lib.relay_wait_set_sleep(self._set, word.word, value, timeout_ms))
+
+    def woken(self) -> list[int]:
+        """Return the slots whose wake-up counter has changed, or whose writers wake nobody."""
+        return ffi.unpack(self._slots, lib.relay_wait_set_woken(self._set, self._slots))
+
+    def changed(self) -> list[int]:
+        """Return the slots of which anything has changed that decides what there is to read, and what room."""
+        return ffi.unpack(self._slots, lib.relay_wait_set_changed(self._set, self._slots))
 
 
 class WakeWord:

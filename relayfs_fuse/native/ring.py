@@ -96,6 +96,7 @@ class RingMemory(ChannelMemory):
     _keep_mtime = lib.relay_ring_keep_mtime
     _wake_seq = lib.relay_ring_wake_seq
     _wait_any = lib.relay_ring_wait_any
+    _put = lib.relay_wait_set_put_ring
     _show = lib.relay_ring_show
     _peeking = (
         lib.relay_ring_peek_open, lib.relay_ring_peek_copy, lib.relay_ring_peek_more, lib.relay_ring_peek_rewind,

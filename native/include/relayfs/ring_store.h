@@ -154,6 +154,10 @@ uint32_t relay_ring_wake_seq(const struct relay_ring *ring);
 int relay_ring_wait_any(struct relay_ring *const *rings, const uint32_t *seqs, size_t n, uint32_t *stop,
                         uint32_t stop_value, int timeout_ms);
 
+/* As relay_wait_set_put_buf() (store.h). */
+struct relay_wait_set;
+void relay_wait_set_put_ring(struct relay_wait_set *set, uint32_t slot, struct relay_ring *ring, uint32_t seq);
+
 #ifdef __cplusplus
 }
 #endif

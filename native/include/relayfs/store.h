@@ -436,6 +436,28 @@ int relay_buf_wait_any(struct rchan_buf *const *bufs, const uint32_t *seqs, size
 void relay_wake_word(uint32_t *word);
 
 /*
+ * The same for a task that waits for many buffers and rings, of which few change at a time: a set of up to
+ * RELAY_WAIT_SET_SLOTS, each in a slot. The slots may be changed while no thread sleeps.
+ *
+ * new(): NULL and errno: ENOMEM. put(): sleep on this one in this slot, while its wake-up counter is `seq`; to be called before
+ * the caller checks its state. rest(): do not sleep on it for now. clear(): the slot is empty. Buffers and rings must not be
+ * released before they are cleared.
+ * sleep(): as wait_any(). woken() and changed() store the numbers of slots in `slots`, and return how many they are: those on
+ * which it sleeps and whose counter differs, or whose writers wake nobody; and those of which anything differs that decides
+ * what there is to read and what room, whoever has changed it. changed() may be called while a thread sleeps.
+ */
+enum { RELAY_WAIT_SET_SLOTS = 127 };
+struct relay_wait_set;
+struct relay_wait_set *relay_wait_set_new(void);
+void relay_wait_set_free(struct relay_wait_set *set);
+void relay_wait_set_put_buf(struct relay_wait_set *set, uint32_t slot, struct rchan_buf *buf, uint32_t seq);
+void relay_wait_set_rest(struct relay_wait_set *set, uint32_t slot);
+void relay_wait_set_clear(struct relay_wait_set *set, uint32_t slot);
+int relay_wait_set_sleep(const struct relay_wait_set *set, uint32_t *stop, uint32_t stop_value, int timeout_ms);
+uint32_t relay_wait_set_woken(const struct relay_wait_set *set, uint32_t *slots);
+uint32_t relay_wait_set_changed(const struct relay_wait_set *set, uint32_t *slots);
+
+/*
  * Resolve claims of dead threads: those whose owner this process can see to be dead, and all that were made through
  * the open file to which the server gave the number `token` (0: none). If a claim blocks a reader or writer, it checks
  * itself whether the owner is dead. Returns the number of claims resolved.

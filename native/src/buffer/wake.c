@@ -4,6 +4,7 @@
 
 #include "base/arm.h"
 #include "base/quiet.h"
+#include "base/wait_set.h"
 
 enum { SILENT_MS = 50 };
 
@@ -64,4 +65,25 @@ int relay_buf_wait_any(struct rchan_buf *const *bufs, const uint32_t *seqs, size
 	for (size_t i = 0; i < n; i++)
 		words[i] = (struct relay_futex){&bufs[i]->control->wake_seq, seqs[i]};
 	return relay_wait_armed(words, n, stop, stop_value, timeout_of(bufs, n, timeout_ms));
+}
+
+static uint64_t glance(const void *waited_for)
+{
+	const struct rchan_buf *buf = waited_for;
+	const struct relay_control *control = buf->control;
+	/* Relaxed: only whether they differ counts, and who finds that out looks at all of it again. */
+	uint64_t seen = relay_mix(0, __atomic_load_n(&control->geometry.magic, __ATOMIC_RELAXED));
+	seen = relay_mix(seen, __atomic_load_n(&control->head.first, __ATOMIC_RELAXED));
+	seen = relay_mix(seen, __atomic_load_n(&control->flags, __ATOMIC_RELAXED) & ~(uint32_t)RELAY_ARMED);
+	seen = relay_mix(seen, __atomic_load_n(&control->consumed, __ATOMIC_RELAXED));
+	seen = relay_mix(seen, __atomic_load_n(&control->current, __ATOMIC_RELAXED));
+	seen = relay_mix(seen, __atomic_load_n(&control->resets, __ATOMIC_RELAXED));
+	seen = relay_mix(seen, __atomic_load_n(&control->asked, __ATOMIC_RELAXED));
+	seen = relay_mix(seen, __atomic_load_n(&control->caught_up, __ATOMIC_RELAXED));
+	return relay_mix(seen, __atomic_load_n(&control->n_holes, __ATOMIC_RELAXED));
+}
+
+void relay_wait_set_put_buf(struct relay_wait_set *set, uint32_t slot, struct rchan_buf *buf, uint32_t seq)
+{
+	relay_wait_set_put(set, slot, buf, armed_of(buf), seq, glance);
 }

@@ -2,7 +2,7 @@
 #define _GNU_SOURCE
 #include "ring/wake.h"
 
-#include "base/arm.h"
+#include "base/wait_set.h"
 
 #include <errno.h>
 
@@ -35,4 +35,23 @@ int relay_ring_wait_any(struct relay_ring *const *rings, const uint32_t *seqs, s
 	for (size_t i = 0; i < n; i++)
 		words[i] = (struct relay_futex){&rings[i]->state->wake_seq, seqs[i]};
 	return relay_wait_armed(words, n, stop, stop_value, timeout_ms);
+}
+
+static uint64_t glance(const void *waited_for)
+{
+	const struct relay_ring *ring = waited_for;
+	/* Relaxed: only whether they differ counts, and who finds that out looks at all of it again. */
+	uint64_t seen = relay_mix(0, __atomic_load_n(&ring->state->geometry.magic, __ATOMIC_RELAXED));
+	seen = relay_mix(seen, __atomic_load_n(&ring->producer->position.first, __ATOMIC_RELAXED));
+	seen = relay_mix(seen, __atomic_load_n(&ring->producer->tail[0].first, __ATOMIC_RELAXED));
+	seen = relay_mix(seen, __atomic_load_n(&ring->producer->flags, __ATOMIC_RELAXED) & ~(uint32_t)RELAY_ARMED);
+	seen = relay_mix(seen, __atomic_load_n(relay_ring_oldest_word(ring), __ATOMIC_RELAXED));
+	seen = relay_mix(seen, __atomic_load_n(&ring->consumer->position, __ATOMIC_RELAXED));
+	seen = relay_mix(seen, __atomic_load_n(&ring->consumer->current, __ATOMIC_RELAXED));
+	return relay_mix(seen, __atomic_load_n(&ring->state->wake_seq, __ATOMIC_RELAXED));
+}
+
+void relay_wait_set_put_ring(struct relay_wait_set *set, uint32_t slot, struct relay_ring *ring, uint32_t seq)
+{
+	relay_wait_set_put(set, slot, ring, armed_of(ring), seq, glance);
 }

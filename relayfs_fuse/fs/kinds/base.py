@@ -349,6 +349,14 @@ class Stored(ABC, Generic[Memory]):
         """Whether to check again soon without a wake-up: more must be skipped first, or another reader has the lock."""
         return bool(self.buffer.state() & (native.LOOK_AGAIN | native.IS_HELD))
 
+    def is_settled(self) -> bool:
+        """Whether nothing is between the consumer and the data: what is to come changes a word that tells of it.
+
+        Otherwise there may be a reservation whose owner has died, or another reader may let go of the buffer.
+        """
+        held = native.HAS_DATA | native.IS_HELD
+        return self.buffer.state() & held == native.HAS_DATA or self.stats().unread_bytes == 0
+
     def skip_discarded(self) -> bool:
         """Skip discarded records at the consumer's position; return whether there were any.
 

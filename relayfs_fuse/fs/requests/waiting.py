@@ -10,7 +10,10 @@ the wake-up word of one of its buffers or the group's own word changes:
              look which buffers are to be checked: those that were woken, that somebody waits for anew, that are due
 
 Since a buffer is armed before it is checked, no record is missed. A producer can be killed after it has written a
-record and before it wakes anybody, so all buffers are checked every SAFETY_MS.
+record and before it wakes anybody. So every SAFETY_MS the library compares some words of each buffer with what they
+were when it was checked, and those that differ are checked. That takes little also with many thousands of buffers. Some
+buffers are checked in any case: those of which a word does not tell all (Stored.is_settled()), and in turn SAFETY_TURN
+others, because the words say nothing of damage elsewhere.
 
 A buffer that wakes at each record is armed at most every REST_MS, and checked unarmed in between. A wake-up costs the
 producer a system call, which must not happen for each of many records while a reader keeps up with them.
@@ -46,8 +49,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# The longest time between two checks of a buffer.
+# The time between two looks at all buffers, and how many of those that have not changed are checked at each.
 SAFETY_MS = 1000
+SAFETY_TURN = 32
 # The same while Stored.needs_polling() is true, because no wake-up will come for what readers wait for. In a ring that
 # may be a reservation whose owner is dead.
 RESERVED_MS = 50
@@ -108,26 +112,28 @@ class _Poll:
 class _Waiter:
     """The sleeping reads and the polled descriptors of one buffer.
 
-    interval_ms: the buffer is checked again after so many milliseconds at the latest
+    slot: its slot in the group's wait set
     rests_until: the buffer is not checked before this time, by trio's clock
+    due_s: the buffer is checked again at this time, by trio's clock; math.inf: when something happens
+    is_settled: whether a change is seen by what WaitSet.changed() compares
     sleepers: the events that sleeping reads wait for
     polls: by descriptor
     seq: the value of the wake-up word when the buffer was armed
-    is_told: whether the buffer is to be checked, whatever its wake-up word says
-    due_s: the buffer is checked again at this time at the latest, by trio's clock
     failure: the error for those who wait, once the buffer could not be checked
     """
 
-    def __init__(self, stored: Stored[Any]) -> None:
+    def __init__(self, stored: Stored[Any], group: _Group, slot: int) -> None:
         self.stored = stored
-        self.interval_ms = SAFETY_MS
+        self.group = group
+        self.slot = slot
         self.rests_until = -math.inf
+        self.due_s = math.inf
+        self.is_settled = False
         self.sleepers: set[trio.Event] = set()
         self.polls: dict[int, _Poll] = {}
         self.seq = 0
-        self.is_told = True
-        self.due_s = 0.0
         self.failure: OSError | None = None
+        self._interval_ms = math.inf
         self._armed = 0
         self._written = -1
         self._n_spurious = 0
@@ -136,18 +142,9 @@ class _Waiter:
     def wanted(self) -> bool:
         return bool(self.sleepers or self.polls)
 
-    def is_due(self, now_s: float) -> bool:
-        """Whether to check the buffer now: also if half of its interval has passed, so that many are due together."""
-        try:
-            is_woken = self.stored.buffer.wake_seq() != self.seq
-        except OSError:
-            return True  # check() tells those who wait
-        return is_woken or self.is_told or now_s >= self.due_s - self.interval_ms / 2000
-
     def check(self) -> None:
         """Arm the buffer if necessary, check it, and wake or notify those who wait; on an error they all get it."""
         begun_s = time.thread_time()
-        self.is_told = False
         try:
             is_woken = self.stored.buffer.wake_seq() != self.seq
             self._check()
@@ -163,7 +160,11 @@ class _Waiter:
         if took_s > QUICK_S:
             self._rest(REST_TIMES * took_s)
         now_s = trio.current_time()
-        self.due_s = self.rests_until if self.rests_until > now_s else now_s + self.interval_ms / 1000
+        if self.rests_until > now_s:
+            self.due_s = self.rests_until
+            self.group.wait_set.rest(self.slot)
+        else:
+            self.due_s = now_s + self._interval_ms / 1000
 
     def _rest_if_spurious(self) -> None:
         """Rest if no record was written between the last wake-ups, which then do not come from producers."""
@@ -191,9 +192,12 @@ class _Waiter:
         for_records = self.sleepers or (self.polls and self.stored.wakes_for_records)
         bits = native.ARM_RECORD if for_records else 0
         bits |= native.ARM_SWITCH if self.polls else 0
-        self.interval_ms = RESERVED_MS if self.stored.needs_polling() else SAFETY_MS
+        needs_polling = self.stored.needs_polling()
+        self._interval_ms = RESERVED_MS if needs_polling else math.inf
         if bits != self._armed or buffer.wake_seq() != self.seq:
             self._arm(bits)
+        self.group.wait_set.put(self.slot, buffer, self.seq)
+        self.is_settled = not needs_polling and self.stored.is_settled()
         if self.sleepers and self.stored.may_have_data():
             for event in self.sleepers:
                 event.set()
@@ -211,7 +215,7 @@ class _Waiter:
         if self.stored.rests_until is not None and bits & native.ARM_RECORD:
             if now < self.stored.rests_until:
                 self.seq, self._armed = buffer.wake_seq(), 0
-                self.interval_ms = REST_MS
+                self._interval_ms = REST_MS
                 return
             self.stored.rests_until = now + REST_MS / 1000
         self.seq = buffer.arm(bits)
@@ -219,73 +223,109 @@ class _Waiter:
 
 
 class _Group:
-    """Buffers that one thread waits for: at most native.WAIT_MAX, all of the same type.
+    """Buffers that one thread waits for: at most native.WAIT_MAX.
 
-    memory: the class of their memory
-    waiters: by buffer
+    wait_set: what the thread sleeps on
+    waiters: by buffer; `everywhere` has those of all groups
     stopped: run() is to return
     """
 
-    def __init__(self, memory: type[native.ChannelMemory], limiter: trio.CapacityLimiter, share: Share) -> None:
-        self.memory = memory
+    def __init__(self, limiter: trio.CapacityLimiter, share: Share, everywhere: dict[Stored[Any], _Waiter]) -> None:
+        self.wait_set = native.WaitSet()
         self.waiters: dict[Stored[Any], _Waiter] = {}
+        self._everywhere = everywhere
         self.stopped = False
+        self._slots: list[_Waiter | None] = [None] * native.WAIT_MAX
+        self._free = list(reversed(range(native.WAIT_MAX)))
+        # Those whose slots are to be emptied, to be checked, and to be checked at a time.
+        self._gone: list[_Waiter] = []
+        self._asked: set[_Waiter] = set()
+        self._timed: set[_Waiter] = set()
         self._limiter = limiter
         self._share = share
         self._word = native.WakeWord()
         self._told = trio.Event()
 
+    @property
+    def has_room(self) -> bool:
+        """Whether a buffer can be added."""
+        return bool(self._free)
+
+    def add(self, stored: Stored[Any]) -> _Waiter:
+        """Add a buffer, which stays mapped from now on."""
+        waiter = self.waiters[stored] = self._everywhere[stored] = _Waiter(stored, self, self._free.pop())
+        self._slots[waiter.slot] = waiter
+        stored.n_users += 1
+        return waiter
+
+    def remove(self, waiter: _Waiter) -> None:
+        """Remove a buffer for which nobody waits any more."""
+        if self.waiters.get(waiter.stored) is waiter:
+            del self.waiters[waiter.stored], self._everywhere[waiter.stored]
+            self._gone.append(waiter)
+
     def tell(self, *waiters: _Waiter) -> None:
         """Have run() check these buffers now."""
-        for waiter in waiters:
-            waiter.is_told = True
+        self._asked.update(waiters)
         self._told.set()
         self._word.change()
+
+    def look(self, *others: _Waiter) -> None:
+        """Have run() check the buffers that have changed, those that are not settled, and others."""
+        due = {waiter for slot in self.wait_set.changed() if (waiter := self._slots[slot]) is not None}
+        due.update(others, [waiter for waiter in self.waiters.values() if not waiter.is_settled])
+        if due or self._gone:
+            self.tell(*due)
 
     async def run(self) -> None:
         """Arm, check and sleep until `stopped`; see the first comment of this file."""
         while not self.stopped:
             self._told = trio.Event()
-            value = self._word.value
-            waiters = await self._check()
-            if not waiters:
+            value = await self._check()
+            if not self.waiters:
                 await self._told.wait()
                 continue
-            now = trio.current_time()
-            awake = [waiter for waiter in waiters if waiter.rests_until <= now]
-            pause_s = min(waiter.due_s for waiter in waiters) - now
-            buffers: list[Any] = [waiter.stored.buffer for waiter in awake]
-            seqs = [waiter.seq for waiter in awake]
-            pause_ms = max(0, math.ceil(1000 * pause_s))
-            for waiter in awake:
-                waiter.stored.n_users += 1
-            try:
-                await trio.to_thread.run_sync(
-                    self.memory.wait_any, buffers, seqs, self._word, value, pause_ms, limiter=self._limiter
-                )
-            finally:
-                for waiter in awake:
-                    waiter.stored.n_users -= 1
+            now_s = trio.current_time()
+            due_s = min((waiter.due_s for waiter in self._timed), default=math.inf)
+            pause_ms = -1 if due_s == math.inf else max(0, math.ceil(1000 * (due_s - now_s)))
+            await trio.to_thread.run_sync(self.wait_set.sleep, self._word, value, pause_ms, limiter=self._limiter)
 
-    async def _check(self) -> list[_Waiter]:
-        """Check the buffers that are due and do not rest; return the waiters of all that somebody still waits for."""
+    async def _check(self) -> int:
+        """Check the buffers that were woken, asked for, or are due, and do not rest.
+
+        Return the value of the word, which changes when somebody asks for more.
+        """
         await self._share.ready()
+        value = self._word.value
         begun_s = time.thread_time()
         now_s = trio.current_time()
-        awake = [waiter for waiter in self.waiters.values() if waiter.wanted and waiter.rests_until <= now_s]
-        # Without membarrier(2) a sleep ends for no other reason than that all are to be checked: native/src/base/arm.h
-        for waiter in [waiter for waiter in awake if waiter.is_due(now_s)] or awake:
-            if waiter.wanted:
+        is_asked = bool(self._asked or self._gone)
+        self._empty_slots()
+        woken = [waiter for slot in self.wait_set.woken() if (waiter := self._slots[slot]) is not None]
+        due = self._asked.union(woken, [waiter for waiter in self._timed if waiter.due_s <= now_s])
+        if not due and not is_asked:
+            # Without membarrier(2) a sleep ends for no other reason: native/src/base/arm.h
+            due = set(self.waiters.values())
+        self._asked = {waiter for waiter in due if waiter.rests_until > now_s}
+        for waiter in due - self._asked:
+            if waiter.wanted and waiter.failure is None:
                 waiter.check()
-        self._share.spend(time.thread_time() - begun_s + SLEEP_COST_S)
-        return self._remaining([waiter for waiter in self.waiters.values() if waiter.wanted])
-
-    def _remaining(self, waiters: list[_Waiter]) -> list[_Waiter]:
-        """Remove the waiters that failed from the group; return the others."""
-        for waiter in waiters:
+                (self._timed.discard if waiter.due_s == math.inf else self._timed.add)(waiter)
             if waiter.failure is not None:
-                self.waiters.pop(waiter.stored, None)
-        return [waiter for waiter in waiters if waiter.failure is None]
+                self.remove(waiter)
+        self._empty_slots()
+        self._share.spend(time.thread_time() - begun_s + SLEEP_COST_S)
+        return value
+
+    def _empty_slots(self) -> None:
+        gone, self._gone = self._gone, []
+        for waiter in gone:
+            self.wait_set.clear(waiter.slot)
+            self._slots[waiter.slot] = None
+            self._free.append(waiter.slot)
+            self._asked.discard(waiter)
+            self._timed.discard(waiter)
+            waiter.stored.n_users -= 1
 
 
 class Waiting:
@@ -296,6 +336,8 @@ class Waiting:
 
     def __init__(self) -> None:
         self._groups: list[_Group] = []
+        self._waiters: dict[Stored[Any], _Waiter] = {}
+        self._n_looked = 0
         self._nursery: trio.Nursery | None = None
         self._limiter = trio.CapacityLimiter(1)
         self._share = Share(CHECKS_SHARE, BURST_S)
@@ -306,8 +348,23 @@ class Waiting:
         """Run the tasks of all groups until stop()."""
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
+            nursery.start_soon(keep, self._look, WAITING)
             self.runs.set()
             await self._stopped.wait()
+            nursery.cancel_scope.cancel()
+
+    async def _look(self) -> None:
+        """Look at all buffers every SAFETY_MS, until cancelled."""
+        while True:
+            await trio.sleep(SAFETY_MS / 1000)
+            waiters = list(self._waiters.values())
+            begin = self._n_looked % len(waiters) if waiters else 0
+            self._n_looked = begin + SAFETY_TURN
+            turn: dict[_Group, list[_Waiter]] = {}
+            for waiter in (waiters[begin:] + waiters[:begin])[:SAFETY_TURN]:
+                turn.setdefault(waiter.group, []).append(waiter)
+            for group in self._groups:
+                group.look(*turn.get(group, ()))
 
     def stop(self) -> None:
         """Let run() return soon."""
@@ -319,14 +376,14 @@ class Waiting:
     async def sleep(self, stored: Stored[Any]) -> None:
         """Return when there is data, when the buffer is closed, or spuriously; OSError: the buffer is damaged."""
         event = trio.Event()
-        group, waiter = self._waiter(stored)
+        waiter = self._waiter(stored)
         waiter.sleepers.add(event)
-        group.tell(waiter)
+        waiter.group.tell(waiter)
         try:
             await event.wait()
         finally:
             waiter.sleepers.discard(event)
-            self._tidy(group, waiter)
+            self._tidy(waiter)
         if waiter.failure is not None:
             raise OSError(waiter.failure.errno, waiter.failure.strerror)
 
@@ -352,49 +409,44 @@ class Waiting:
             stored.note(error)
             return GONE
         if handle is not None:
-            group, waiter = self._waiter(stored)
+            waiter = self._waiter(stored)
             waiter.polls[descriptor] = _Poll(handle, events, progress, by_mem, skips)
-            group.tell(waiter)
+            waiter.group.tell(waiter)
         return events
 
     def forget(self, stored: Stored[Any], descriptor: int) -> None:
         """Drop the handle that poll() kept, because the descriptor is closed."""
-        for group in self._groups:
-            waiter = group.waiters.get(stored)
-            if waiter is not None:
-                waiter.polls.pop(descriptor, None)
-                self._tidy(group, waiter)
+        waiter = self._waiters.get(stored)
+        if waiter is not None:
+            waiter.polls.pop(descriptor, None)
+            self._tidy(waiter)
 
     def changed(self, stored: Stored[Any]) -> None:
         """Check a buffer again if somebody polls it to write, because data was consumed."""
-        for group in self._groups:
-            waiter = group.waiters.get(stored)
-            if waiter is not None and any(not poll.reported & WRITABLE for poll in waiter.polls.values()):
-                group.tell(waiter)
+        waiter = self._waiters.get(stored)
+        if waiter is not None and any(not poll.reported & WRITABLE for poll in waiter.polls.values()):
+            waiter.group.tell(waiter)
 
     def tell(self, stored: Stored[Any]) -> None:
         """Check a buffer again, because there may be something to read."""
-        for group in self._groups:
-            if stored in group.waiters:
-                group.tell(group.waiters[stored])
+        waiter = self._waiters.get(stored)
+        if waiter is not None:
+            waiter.group.tell(waiter)
 
-    def _waiter(self, stored: Stored[Any]) -> tuple[_Group, _Waiter]:
-        for group in self._groups:
-            if stored in group.waiters:
-                return group, group.waiters[stored]
-        memory = type(stored.buffer)
-        fitting = (g for g in self._groups if g.memory is memory and len(g.waiters) < native.WAIT_MAX)
-        group = next(fitting, None) or self._start_group(memory)
-        waiter = group.waiters[stored] = _Waiter(stored)
-        return group, waiter
+    def _waiter(self, stored: Stored[Any]) -> _Waiter:
+        waiter = self._waiters.get(stored)
+        if waiter is None:
+            group = next((group for group in self._groups if group.has_room), None) or self._start_group()
+            waiter = group.add(stored)
+        return waiter
 
-    def _tidy(self, group: _Group, waiter: _Waiter) -> None:
+    def _tidy(self, waiter: _Waiter) -> None:
         """Remove a waiter for which nobody waits any more."""
-        if not waiter.wanted and group.waiters.get(waiter.stored) is waiter:
-            del group.waiters[waiter.stored]
+        if not waiter.wanted:
+            waiter.group.remove(waiter)
 
-    def _start_group(self, memory: type[native.ChannelMemory]) -> _Group:
-        group = _Group(memory, self._limiter, self._share)
+    def _start_group(self) -> _Group:
+        group = _Group(self._limiter, self._share, self._waiters)
         self._groups.append(group)
         self._limiter.total_tokens = len(self._groups)
         assert self._nursery is not None, "run() comes first"
