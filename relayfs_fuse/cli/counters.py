@@ -141,15 +141,21 @@ def _samples(
     before: dict[str, int] = {}
     then = time.monotonic()
     while n is None or n > 0:
-        infos, now = opened.infos(), time.monotonic()
-        names = sorted({name for glob in globs for name in fnmatch.filter(infos, glob)})
-        values = {name: opened.sum(infos[name].instance) for name in names}
-        rates = {name: (values[name] - before[name]) / (now - then) for name in names if name in before}
-        yield [(shown(infos[name]), values[name]) for name in names], {printable(name): rates[name] for name in rates}
+        now, found = time.monotonic(), matching(opened, globs)
+        values = {info.name: value for info, value in found}
+        rates = {name: (values[name] - before[name]) / (now - then) for name in values if name in before}
+        yield [(shown(info), value) for info, value in found], {printable(name): rates[name] for name in rates}
         before, then = values, now
         n = None if n is None else n - 1
         if n != 0:
             time.sleep(interval)
+
+
+def matching(opened: Counters, globs: Sequence[str]) -> Found:
+    """Return the counters whose names match one of the globs, with their values, in the order of their names."""
+    infos = opened.infos()
+    names = sorted({name for glob in globs for name in fnmatch.filter(infos, glob)})
+    return [(infos[name], opened.sum(infos[name].instance)) for name in names]
 
 
 def shown(info: CounterInfo) -> CounterInfo:

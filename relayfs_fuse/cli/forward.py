@@ -1,4 +1,4 @@
-"""relayctl forward: send a recording, or a trace or channel that it has recorded, to a NATS server."""
+"""relayctl forward: send a recording, or a trace, channel or counters that it has recorded, to a NATS server."""
 
 from __future__ import annotations
 
@@ -10,10 +10,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from relayfs_fuse.cli import complete
+from relayfs_fuse.cli import complete, record_channel
 from relayfs_fuse.cli.common import Size, place_options, say
 from relayfs_fuse.cli.nats_options import access_options, config_option, importing, run_until_signal, stream_option
+from relayfs_fuse.cli.record_counters import EVERY_S
+from relayfs_fuse.cli.spans import Age
 from relayfs_fuse.errors import RelayError
+from relayfs_fuse.record.counters import LOST
+from relayfs_fuse.record.output import write_atomically
 from relayfs_fuse.record.report import Progress, size
 
 if TYPE_CHECKING:
@@ -60,7 +64,7 @@ class _Part:
 
 
 @click.command()
-@click.argument("source", metavar="DIR|TRACE|CHANNEL", shell_complete=complete.traces_or_channels)
+@click.argument("source", metavar="DIR|TRACE|CHANNEL|counters", shell_complete=complete.traces_or_channels)
 @click.option("--to", "url", required=True, metavar="URL", help="The NATS server: nats://HOST:PORT.")
 @click.option("--host", metavar="NAME", help="Name of this machine at the receivers. Default: its host name.")
 @click.option("--as", "name", metavar="NAME", help="Name at the receivers. Default: that of DIR, TRACE or CHANNEL.")
@@ -68,11 +72,16 @@ class _Part:
 @access_options
 @place_options
 @click.option(
-    "--spool", metavar="DIR", shell_complete=complete.directories, help="Record TRACE or CHANNEL there, and send that."
+    "--spool", metavar="DIR", shell_complete=complete.directories, help="Record a live source there, and send that."
 )
 @click.option(
     "--spool-max", type=Size(), default=_SPOOL_MAX, show_default=True, metavar="BYTES",
     help="How much the spool holds; what comes then is lost, and counted.",
+)  # fmt: skip
+@click.option("--every", type=Age(), metavar="AGE", help=f"Of counters: how often to read them. Default: {EVERY_S}s.")
+@click.option(
+    "--only", multiple=True, metavar="GLOB", shell_complete=complete.counters,
+    help="Of counters: those whose names match.",
 )  # fmt: skip
 @click.option("--compress", type=click.Choice(["zstd"]), help="Compress the messages.")
 @click.option("--rate", type=Size(), metavar="BYTES", help="Send at most so many bytes a second.")
@@ -90,6 +99,8 @@ def forward(  # noqa: PLR0913, PLR0917  # an option each
     store: str | None,
     spool: str | None,
     spool_max: int,
+    every: int | None,
+    only: tuple[str, ...],
     compress: str | None,
     rate: int | None,
     follows: bool,
@@ -101,20 +112,25 @@ def forward(  # noqa: PLR0913, PLR0917  # an option each
     answer, or is full, it waits. Nothing in DIR is changed.
 
     With --spool, the trace TRACE or the channel CHANNEL, its path or MNT/PATH, is recorded to the spool, and what is
-    sent is removed there.
+    sent is removed there. So are counters, or MNT/counters: their values, a line each time.
     """
     with importing("forward"):
         from relayfs_fuse.forwarding.access import Access  # noqa: PLC0415  # it is an extra
         from relayfs_fuse.forwarding.server import Server  # noqa: PLC0415
+    from relayfs_fuse.cli.live_source import LiveSource  # noqa: PLC0415  # help needs none of this
+
     _check(source, mount, store, spool, {"--rate": rate, "--spool-max": spool_max})
     settings = _Settings(_name("--host", host or os.uname().nodename), compress is not None, rate, follows)
     shown = Progress(shows_always=progress)
     missing: RelayError | None = None
     with ExitStack() as stack:
         if spool is None:
+            record_channel.refuse_options("counters, with --spool", {"--every": every, "--only": only})
             parts = [_recorded(source, name, follows=follows)]
         else:
-            parts, missing = _spooled(stack, (source, mount, store), name, (spool, spool_max), follows=follows)
+            live = LiveSource(source, mount, store)
+            live.sampling = _sampling(live, source, every, only)
+            parts, missing = _spooled(stack, live, name, (spool, spool_max), follows=follows)
         client = f"relayctl forward {settings.host}/{parts[-1].name}"
         server = Server(url, stream, client, shown.say, Access(**access))
         forwarders: list[Forwarder] = []
@@ -134,7 +150,7 @@ def _check(source: str, mount: str | None, store: str | None, spool: str | None,
         if value == 0:
             raise click.UsageError(f"{option} 0: at least one byte is needed; K, M or G may follow, as in 10M")
     if spool is None and (mount or store or not ("/" in source or os.path.isdir(source))):
-        raise click.UsageError(f"{source} is no directory of a recording; a trace or channel needs --spool DIR")
+        raise click.UsageError(f"{source} is no directory of a recording; other sources need --spool DIR")
 
 
 def _name(option: str, name: str) -> str:
@@ -154,22 +170,26 @@ def _recorded(directory: str, name: str | None, *, follows: bool) -> _Part:
     return _Part(recording, name, lambda: not follows, is_spooled=False, is_gone=lambda: False)
 
 
+def _sampling(live: LiveSource, source: str, every: int | None, only: tuple[str, ...]) -> list[str]:
+    """Return the options of counters for their recorder. UsageError: there are some, and it is no counters."""
+    if not live.is_counters:
+        record_channel.refuse_options(f"counters; {source} is something else", {"--every": every, "--only": only})
+    words = [word for glob in only for word in ("--only", glob)]
+    return [*words, "--every", f"{every or EVERY_S}s"]
+
+
 def _spooled(
-    stack: ExitStack, source: tuple[str, str | None, str | None], name: str | None, spool: tuple[str, int],
-    *, follows: bool,
-) -> tuple[list[_Part], RelayError | None]:  # fmt: skip
+    stack: ExitStack, live: LiveSource, name: str | None, spool: tuple[str, int], *, follows: bool
+) -> tuple[list[_Part], RelayError | None]:
     """Begin to record; return the recordings of a source that the spool has, that which grows at last.
 
-    source: what LiveSource gets
-    spool: its directory, and the bytes that it holds
     stack: ends the recorder
+    spool: its directory, and the bytes that it holds
 
     Without the source, only earlier recordings are returned, and the error that says so; RelayError: there are none.
     """
-    from relayfs_fuse.cli.live_source import LiveSource  # noqa: PLC0415  # a recording needs none of this
     from relayfs_fuse.forwarding.spool import Spool  # noqa: PLC0415  # as above
 
-    live = LiveSource(*source)
     recordings = Spool(spool[0], _name("--as", name or live.name))
     missing, origin = None, ""
     try:
@@ -198,15 +218,23 @@ def _spooled(
 
 
 def _counting_losses(stack: ExitStack, live: LiveSource, recording: Recording) -> tuple[Callable[[], None], int]:
-    """Count what a channel loses in a file of its recording; return what does so now, and Options.keeps."""
-    from relayfs_fuse.cli.live_source import Losses  # noqa: PLC0415  # as above
-    from relayfs_fuse.forwarding.names import LOST  # noqa: PLC0415
+    """Count what a channel loses in a file of its recording, and write there how its records stand.
 
+    Return what counts them now, and Options.keeps.
+    """
+    from relayfs_fuse.cli.live_source import Losses  # noqa: PLC0415  # as above
+    from relayfs_fuse.forwarding.framing import LINE  # noqa: PLC0415
+    from relayfs_fuse.forwarding.names import FRAMING  # noqa: PLC0415
+
+    if live.is_counters:
+        write_atomically(os.path.join(recording.path, FRAMING), f"{LINE}\n".encode())
     channel = live.channel()
     if channel is None:
         return lambda: None, 0
     losses = Losses(channel, os.path.join(recording.path, LOST))
     stack.callback(losses.close)
+    if losses.framing:
+        write_atomically(os.path.join(recording.path, FRAMING), f"{losses.framing}\n".encode())
     return losses.note, losses.kept_bytes
 
 

@@ -1,4 +1,4 @@
-"""The trace or channel that `relayctl forward` sends: a process records it to the spool."""
+"""The trace, channel or counters that `relayctl forward` sends: a process records them to the spool."""
 
 from __future__ import annotations
 
@@ -7,40 +7,47 @@ import re
 import subprocess
 import sys
 from contextlib import closing, suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from relayfs_fuse import native
 from relayfs_fuse.cli.channel import find_channel
 from relayfs_fuse.cli.child import die_with_parent
 from relayfs_fuse.cli.opened import absolute
+from relayfs_fuse.cli.record_counters import COUNTERS
 from relayfs_fuse.errors import RelayError
 from relayfs_fuse.explain import mounts_of
+from relayfs_fuse.native.tables import RING_OPTIONS, TYPES
 from relayfs_fuse.native.trace import boot_id
 from relayfs_fuse.reading.source import Source, find_store
 from relayfs_fuse.record.full import touched
 from relayfs_fuse.record.output import write_atomically
+from relayfs_fuse.record.rings import form_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from relayfs_fuse.cli.channel import Channel
+    from relayfs_fuse.native.ring import RingStats
 
 # Isolated from the user's environment and working directory, from which Python would import.
 _MAIN = "import sys; sys.path.append(sys.argv.pop(1)); from relayfs_fuse.cli.relayctl import main; main()"
 # Of the spool, so much is in directories that are not complete, at least until the spool is full.
 _SHARE = 8
 _END_S = 30.0
+_RING = TYPES[1]
 _BEFORE = re.compile(r"before=(\d+)")
 
 
 class LiveSource:
-    """A trace or a channel.
+    """A trace, a channel, or the counters.
 
     what: its name or path, or MNT/PATH
     mount, store: as for find_store()
+    sampling: of counters, options of their recorder
     """
 
     def __init__(self, what: str, mount: str | None, store: str | None) -> None:
+        self.sampling: Sequence[str] = ()
         self._what, self._mount, self._store = what, mount, store
         if mount is None and store is None and "/" in what:
             for place, path in mounts_of(what):
@@ -54,12 +61,19 @@ class LiveSource:
         """Its name, as that of a directory."""
         return self._what.strip("/").replace("/", "-")
 
+    @property
+    def is_counters(self) -> bool:
+        """Whether these are the counters."""
+        return self._what == COUNTERS
+
     def channel(self) -> Channel | None:
-        """Return the channel; None: it is a trace. RelayError: there is neither."""
-        return find_channel(self._what, self._mount, self._store)
+        """Return the channel; None: it is a trace, or counters. RelayError: there is nothing."""
+        return None if self.is_counters else find_channel(self._what, self._mount, self._store)
 
     def origin(self) -> str:
         """Return a text that no other source has, now or later. RelayError: there is no such trace or channel."""
+        if self.is_counters:
+            return f"counters={find_store(self._mount, self._store)} boot={boot_id()}"
         if channel := self.channel():
             return f"channel={channel.path} boot={boot_id()}"
         with closing(Source(self._what, find_store(self._mount, self._store))) as source:
@@ -81,8 +95,12 @@ class LiveSource:
         """
         # The forwarder replaces small files there, too.
         words = ["record", self._what, "-o", output, "--max", str(max(1, most - touched(0))), "--max-of", spool]
-        words += ["--rotate-size", str(max(1, most // _SHARE))] if self.channel() is None else []
-        words += [] if follows else ["--duration", "0", "--wait"]
+        if self.is_counters:
+            words += self.sampling
+        elif self.channel() is None:
+            words += ["--rotate-size", str(max(1, most // _SHARE))]
+        if not follows:
+            words += ["--duration", "0"] + ["--wait"] * (not self.is_counters)
         for option, value in (("--mount", self._mount), ("--store", self._store)):
             words += [option, value] if value is not None else []
         return Recorder(words)
@@ -134,6 +152,14 @@ class Losses:
         with suppress(FileNotFoundError), open(path, encoding="ascii") as file:
             if found := _BEFORE.search(file.read()):
                 self._before, self._noted = int(found[1]), -1
+
+    @property
+    def framing(self) -> str:
+        """How the file of a ring tells where records end, see forwarding/framing.py; "": it is of relay buffers."""
+        if self._kind.name != _RING:
+            return ""
+        stats = cast("RingStats", self._memories[0].stats())
+        return form_of(stats)[1] or RING_OPTIONS["framing"].format(stats.framing)
 
     @property
     def kept_bytes(self) -> int:

@@ -75,15 +75,18 @@ def _read(context: click.Context, _: click.Parameter, path: str | None) -> None:
         for parameter in context.command.params
         for option in parameter.opts if option.startswith("--") and option not in ("--config", "--help")
     }  # fmt: skip
+    several = {parameter.name for parameter in context.command.params if getattr(parameter, "multiple", False)}
     for key, value in values.items():
         if key not in options:
             raise click.UsageError(
                 f"{path}: {key} is no option of {context.info_name}; there are: {', '.join(options)}"
             )
-        if not isinstance(value, (str, int, bool)):
+        if options[key] in several and not (isinstance(value, list) and all(isinstance(one, str) for one in value)):
+            raise click.UsageError(f"{path}: {key} is to be a list of texts")
+        if options[key] not in several and not isinstance(value, (str, int, bool)):
             raise click.UsageError(f"{path}: {key} is to be a text, a number, true or false")
     context.default_map = {
-        str(options[key]): value if isinstance(value, bool) else str(value) for key, value in values.items()
+        str(options[key]): value if isinstance(value, (bool, list)) else str(value) for key, value in values.items()
     }
 
 

@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from relayfs_fuse.cli import complete, record_channel
+from relayfs_fuse.cli import complete, record_channel, record_counters
 from relayfs_fuse.cli.channel import find_channel
 from relayfs_fuse.cli.common import Seconds, Size, check_option, check_stdout, output_option, place_options
+from relayfs_fuse.cli.record_counters import EVERY_S
+from relayfs_fuse.cli.spans import Age
 from relayfs_fuse.reading.room import permit_many_files
 from relayfs_fuse.reading.source import Source, find_store
 from relayfs_fuse.record.full import Limit, OutputFullError
@@ -41,6 +43,11 @@ _STDOUT = "-"
 @check_option
 @click.option("--until-stopped", is_flag=True, help="End when the trace is stopped.")
 @click.option("--duration", type=Seconds(0), metavar="SECONDS", help="End after this many seconds.")
+@click.option("--every", type=Age(), metavar="AGE", help=f"Of counters: how often to read them. Default: {EVERY_S}s.")
+@click.option(
+    "--only", multiple=True, metavar="GLOB", shell_complete=complete.counters,
+    help="Of counters: those whose names match.",
+)  # fmt: skip
 @click.option("--progress", is_flag=True, help="Show progress even if stderr is not a terminal.")
 @click.option("--json", "json_wanted", is_flag=True, help="Print a summary as a JSON object.")
 def record(  # noqa: PLR0913, PLR0917  # an option each
@@ -57,6 +64,8 @@ def record(  # noqa: PLR0913, PLR0917  # an option each
     check: str,
     until_stopped: bool,
     duration: float | None,
+    every: int | None,
+    only: tuple[str, ...],
     progress: bool,
     json_wanted: bool,
 ) -> None:
@@ -65,17 +74,26 @@ def record(  # noqa: PLR0913, PLR0917  # an option each
     Of a trace, DIR is a CTF trace for babeltrace2 and other viewers at any time. Of a channel, PATH or MNT/PATH, it has
     a file for each buffer: the records as cat has them, without their times; only those of rings have them. An
     interrupted recording to it is continued.
+
+    NAME may be `counters`, or MNT/counters: DIR/counters.jsonl has their values, a line each time.
     """
     limit = _limit(most, max_of, output)
     if waits and (limit is None or duration is None):
         raise click.UsageError("--wait is about the end of --duration, while --max leaves no room: give it with both")
+    for_traces = {
+        "-o -": output == _STDOUT, "--rotate-size": rotate_size, "--rotate-time": rotate_time,
+        "--compress": compress, "--until-stopped": until_stopped,
+    }  # fmt: skip
+    if (place := record_counters.counters_place(name, mount, store)) is not None:
+        record_channel.refuse_options("traces; these are counters", for_traces | {"--wait": waits})
+        record_counters.record_counters(
+            place, output, every or EVERY_S, only, duration, limit, progress=progress, as_json=json_wanted
+        )
+        return
+    record_channel.refuse_options(f"counters; {name} is something else", {"--every": every, "--only": only})
     channel = find_channel(name, mount, store)
     if channel is not None:
-        for_traces = {
-            "-o -": output == _STDOUT, "--rotate-size": rotate_size, "--rotate-time": rotate_time,
-            "--compress": compress, "--until-stopped": until_stopped,
-        }  # fmt: skip
-        record_channel.refuse_options(channel.path, for_traces)
+        record_channel.refuse_options(f"traces; {channel.path} is a channel, which has records", for_traces)
         if store is not None:
             # The library looks there.
             os.environ["RELAYFS_STORE"] = os.path.abspath(store)

@@ -34,14 +34,17 @@ _LIMIT_TICK_S = 0.1
 _REPEAT_S = 60.0
 
 
-def refuse_options(channel: str, options: Mapping[str, object]) -> None:
-    """Raise UsageError if one of the options is given, which are for traces."""
+def refuse_options(what: str, options: Mapping[str, object]) -> None:
+    """Raise UsageError if one of the options is given, which are not for this.
+
+    what: the end of the message
+    """
     for option, value in options.items():
         if value:
-            raise click.UsageError(f"{option} is for traces; {channel} is a channel, which has records")
+            raise click.UsageError(f"{option} is for {what}")
 
 
-class _End:
+class End:
     """When a recording is to end: at a signal, or when its time has passed.
 
     duration: seconds; None: any number
@@ -66,6 +69,13 @@ class _End:
         poll.register(self.signalled, select.POLLIN)
         poll.register(app, select.POLLIN)
         return bool(poll.poll(1000 * min(_TICK_S, self.left_s))) or not self.left_s
+
+    def comes_by(self, due_s: float) -> bool:
+        """Wait until a time of time.monotonic(); return whether it is the end before."""
+        poll = select.poll()
+        poll.register(self.signalled, select.POLLIN)
+        wait_s = min(due_s - time.monotonic(), self.left_s)
+        return bool(poll.poll(1000 * max(0.0, wait_s))) or not self.left_s
 
     def comes_before(self, limit: Limit, room: int) -> bool:
         """Wait until there is more room than so many bytes; return whether it is the end before."""
@@ -107,7 +117,7 @@ def record_channel(  # noqa: PLR0913  # an option each
     shown = Progress(shows_always=progress, what="records")
     with closing(open_first(name, mount, open_app)) as app:
         # Only now a signal ends it in order: before, nothing is open.
-        end = _End(duration, waits=waits)
+        end = End(duration, waits=waits)
         recording = _Recording(app, limit, shown)
         failure = recording.record(name, end)
         form, unwritten = (app.form, app.unwritten) if isinstance(app, RingsApp) else ("", 0)
@@ -144,7 +154,7 @@ class _Recording:
         self._bytes = self._lost = 0
         self._has_run = False
 
-    def record(self, name: str, end: _End) -> OSError | None:
+    def record(self, name: str, end: End) -> OSError | None:
         """Record; return the error of what could not be read or written.
 
         name: of the channel, for messages
@@ -164,7 +174,7 @@ class _Recording:
             if end.comes_before(self._limit, room):
                 return full
 
-    def _run(self, end: _End, room: int | None) -> OSError | None:
+    def _run(self, end: End, room: int | None) -> OSError | None:
         """Record until there is no more room; return why it could not go on."""
         if self._has_run:
             self._count()  # what was lost since the last run has ended

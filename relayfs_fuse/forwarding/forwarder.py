@@ -207,7 +207,7 @@ class Forwarder:
             if file.kind is Kind.WHOLE:
                 await file.send_whole(source)
             else:
-                await file.send_appended(source)
+                await file.send_appended(source, self._link.recording.framing if "/" not in file.place.path else "")
                 if self._options.removes and not os.path.dirname(file.place.path):
                     # The last message is compared when another forwarder goes on.
                     self._link.recording.free(file.place.path, max(0, file.last - self._options.keeps))

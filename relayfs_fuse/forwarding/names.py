@@ -4,9 +4,10 @@ A file of a recording is sent in units, and a unit in messages of at most PAYLOA
 bytes:
 
 PACKETS   cpu0, cpu0_1 ..., state: a unit is a packet, which never changes once another follows it
-WHOLE     metadata, .threads, .relayfs, .lost ...: a unit is all that the file holds, each time that the recorder has
-          replaced it; offsets count the bytes of all units before
-APPENDED  .clocks, .damaged/PROCESS/FILE, and of a channel cpu0, cpu1 ...: a unit is what was appended since then
+WHOLE     metadata, .threads, .relayfs, .lost, .framing ...: a unit is all that the file holds, each time that the
+          recorder has replaced it; offsets count the bytes of all units before
+APPENDED  .clocks, .damaged/PROCESS/FILE, of a channel cpu0, cpu1 ..., and counters.jsonl: a unit is what was appended
+          since the last one; of rings whole records of that, and of counters whole lines
 
 The subject of a file is relayfs.HOST.TRACE.PROCESS.STREAM: TRACE is the recording's name, PROCESS the file's directory
 in it and STREAM the file's name. What a token of a subject may not contain is written %XX. A file of no process, as
@@ -27,6 +28,8 @@ import google_crc32c
 import zstandard
 
 from relayfs_fuse.errors import RelayError
+from relayfs_fuse.record.counters import FILE as COUNTERS
+from relayfs_fuse.record.counters import LOST
 from relayfs_fuse.tracefiles import clock_pairs, streams
 
 if TYPE_CHECKING:
@@ -40,8 +43,8 @@ PAYLOAD_BYTES = 256 << 10
 UNIT_BYTES = 128 << 20
 METADATA = "metadata"
 MARK = ".relayfs"
-# Of a channel: how many of its records were lost.
-LOST = ".lost"
+# Where records of a ring end: see framing.py.
+FRAMING = ".framing"
 DAMAGED = ".damaged"
 SUFFIX_COMPRESSED = ".zst"
 _NO_PROCESS = "%"
@@ -85,9 +88,8 @@ def kind_of(path: str) -> Kind | None:
     """
     *directories, name = path.split("/")
     if not directories:
-        of_channel = Kind.APPENDED if is_name(name) and _RECORDS_FILE.fullmatch(name) else None
-        of_others = {MARK: Kind.WHOLE, LOST: Kind.WHOLE, clock_pairs.FILE: Kind.APPENDED}
-        return of_others.get(path, of_channel)
+        grows = path in {COUNTERS, clock_pairs.FILE} or (is_name(name) and _RECORDS_FILE.fullmatch(name))
+        return Kind.WHOLE if path in {MARK, LOST, FRAMING} else Kind.APPENDED if grows else None
     if not _is_file_name(name) or not is_name(directories[-1]):
         return None
     if directories[0] == DAMAGED:

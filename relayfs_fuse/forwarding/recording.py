@@ -9,10 +9,11 @@ import shutil
 import tempfile
 import time
 from contextlib import suppress
+from functools import cached_property
 from typing import TYPE_CHECKING, BinaryIO
 
 from relayfs_fuse.errors import RelayError
-from relayfs_fuse.forwarding.names import DAMAGED, MARK, SUFFIX_COMPRESSED, kind_of
+from relayfs_fuse.forwarding.names import DAMAGED, FRAMING, MARK, SUFFIX_COMPRESSED, kind_of
 from relayfs_fuse.record.rings import UNFINISHED
 from relayfs_fuse.tracefiles.recorded import unpack
 
@@ -50,6 +51,13 @@ class Recording:
         if not boot:
             raise RelayError(f"{os.path.join(path, MARK)} names no boot")
         self.boot = boot[1]
+
+    @cached_property
+    def framing(self) -> str:
+        """Where records of a ring end, see framing.py; "": nothing tells."""
+        with suppress(FileNotFoundError), open(os.path.join(self.path, FRAMING), encoding="ascii") as file:
+            return file.read(_MARK_BYTES).strip()
+        return ""
 
     def groups(self) -> Iterator[tuple[str, list[str]]]:
         """Iterate over its directories, and the paths of the files in them."""

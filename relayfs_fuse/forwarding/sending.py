@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from relayfs_fuse.errors import RelayError
+from relayfs_fuse.forwarding.framing import unit_end
 from relayfs_fuse.forwarding.names import (
-    LOST,
     PAYLOAD_BYTES,
     PREVIOUS,
     UNIT_BYTES,
@@ -36,6 +36,7 @@ from relayfs_fuse.forwarding.names import (
 )
 from relayfs_fuse.forwarding.server import DUPLICATES_S, UnexpectedSequenceError
 from relayfs_fuse.reading.packet import HEAD_BYTES, closed
+from relayfs_fuse.record.counters import LOST
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -239,15 +240,24 @@ class File:
             await self._send(piece, data, {VERSION: f"{version:08x}"})
         self.unit, self.version = start, version
 
-    async def send_appended(self, source: OpenFile) -> None:
-        """Send what was appended by now."""
+    async def send_appended(self, source: OpenFile, framing: str) -> None:
+        """Send what was appended by now.
+
+        framing: where records end, see framing.py
+        """
         settled = source.settled()
         self.behind = max(0, settled - self.offset)
-        while data := source.read(min(PAYLOAD_BYTES, max(0, settled - self.offset)), self.offset):
-            start, end = self.offset, self.offset + len(data)
-            self.behind -= len(data)
-            await self._send(Piece(start, end, start, len(data), checksum(data), behind=self.behind), data)
-            self.unit, self.last = end, start
+        while (end := unit_end(source, self.unit, settled, framing)) > self.offset:
+            while data := source.read(min(PAYLOAD_BYTES, end - self.offset), self.offset):
+                start, reached = self.offset, self.offset + len(data)
+                self.behind -= len(data)
+                piece = Piece(start, reached, self.unit, end - self.unit, checksum(data), behind=self.behind)
+                await self._send(piece, data)
+                self.last = start
+            if self.offset < end:
+                return  # its recorder has cut it
+            self.unit = end
+        self.behind = 0
 
     async def _send(self, piece: Piece, data: bytes, more: dict[str, str] | None = None) -> None:
         """Send a message, until it is in the stream. OvertakenError: another forwarder's is there."""

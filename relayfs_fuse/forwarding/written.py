@@ -290,7 +290,7 @@ class WholeFile(Written):
 
 
 class AppendedFile(Written):
-    """A file that grows by any bytes.
+    """A file that grows by units of any bytes.
 
     most: the longest hole that it may have
     """
@@ -300,19 +300,22 @@ class AppendedFile(Written):
         self._most = most
 
     def take(self, piece: Piece, data: bytes) -> bool:
-        """Append to the file."""
-        if piece.offset > self._end:
+        """Append to the file, if this is the last message of the unit."""
+        if piece.start > self._end:
             raise EarlierMissingError
         if piece.end <= self._end:
             return False
+        if (unit := self.part.add(piece, data)) is None:
+            return True
         with self._reaches(piece.end), temporary_errors_mean_full(self.path):
             make_directories(os.path.dirname(self.path))
             descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
             try:
                 # A receiver that was killed may have written a part of it.
-                write_all(descriptor, [data], piece.offset)
+                write_all(descriptor, [unit], piece.start)
             finally:
                 os.close(descriptor)
+        self.part.drop(piece.start)
         return True
 
     @property
@@ -323,6 +326,9 @@ class AppendedFile(Written):
 
     def skip(self, piece: Piece, data: bytes) -> int:  # noqa: ARG002  # as the others
         """Leave a hole."""
+        if piece.offset > piece.start:
+            self.part.drop(piece.start)
+            raise MessageError(f"{self.path}: what is before byte {piece.offset} of its record is missing")
         missing = piece.offset - self._end
         if missing > self._most:
             raise MessageError(f"{self.path}: {missing} bytes before a message are missing")

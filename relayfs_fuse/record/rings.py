@@ -56,7 +56,7 @@ class RingsApp(Closing):
             stack.callback(self._rings.close)
             if not self._rings.is_mapped:
                 raise RelayError(f"the rings of {path} cannot be mapped; relayctl cat --follow >FILE records them")
-            self._form, self.form = _form_of(self._rings.stats(0))
+            self._form, self.form = form_of(self._rings.stats(0))
             self._files = [
                 stack.enter_context(_File(f"{output}{i}", self._rings, i, limit)) for i in range(self._rings.n)
             ]
@@ -154,7 +154,8 @@ class RingsApp(Closing):
         return sum(int(self._rings.stats(i).lost_records) for i in range(self._rings.n))
 
 
-def _form_of(stats: RingStats) -> tuple[Form | None, str]:
+def form_of(stats: RingStats) -> tuple[Form | None, str]:
+    """Return how records of a ring are written, and the text of that, as RingsApp.form."""
     if stats.times:
         return Form(*conversion(stats.times)), "time,length"
     if RING_OPTIONS["framing"].format(stats.framing) == _RAW:

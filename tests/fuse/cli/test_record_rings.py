@@ -4,12 +4,12 @@ import json
 import os
 import select
 import signal
-import struct
 import time
 from pathlib import Path
 
 import pytest
 from forking import RELAYCTL, run
+from framed import parsed
 from mounts import DEADLINE_S, Mount, wait_until
 from tracing import finish, recording, relayctl
 
@@ -23,18 +23,6 @@ def output(channel: Path, *records: bytes) -> None:
     with Ring(channel) as ring:
         for record in records:
             ring.output(record)
-
-
-def parsed(data: bytes, head: str) -> list[tuple]:
-    """What is before each record, and the record, by a reader of nothing but the manual."""
-    found = []
-    while data:
-        *before, length = struct.unpack_from(head, data)
-        at = struct.calcsize(head)
-        found.append((*before, data[at : at + length]))
-        assert len(data) >= at + length
-        data = data[at + length :]
-    return found
 
 
 RECORDS = [b"first", b"", b"x" * 5000, b"with a newline\n", b"the end"]

@@ -4,13 +4,16 @@ import json
 import os
 import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 from babeltrace import read
 from forwarding import forward, receive, running
+from framed import parsed
 from mounts import DEADLINE_S, Mount, wait_until
 from tracing import Program, Served, relayctl
 
+from relayfs_fuse.native import n_possible_cpus
 from relayfs_fuse.record.full import size_of
 
 pytestmark = pytest.mark.one_mount
@@ -68,6 +71,75 @@ def test_a_channel_is_recorded_and_sent_and_its_room_is_free_again(mount: Mount,
     done = relayctl("forward", channel, "--to", nats.url, "--once", *spooled(spool, 1 << 20))
     assert (done.returncode, "there is no trace app/log in " in done.stderr) == (1, True), done.stderr
     assert os.listdir(spool) == []
+
+
+@pytest.mark.parametrize(
+    ("options", "framing", "head"),
+    [("", "length", "<I"), ("framing=length", "length", "<I"), ("times=mono framing=line", "time,length", "<QI")],
+)
+def test_rings_arrive_by_whole_records_and_what_precedes_each_is_said(
+    mount: Mount, nats, tmp_path, options: str, framing: str, head: str
+):
+    """One file each; a message has whole records, or a part of a long one."""
+    channel = mount.create("app/ring", f"type=ring buffers=percpu size=1M {options}")
+    long = b"x" * 300_000
+    records = [long, *(b"%d" % number * 20 for number in range(3000)), long]
+    files = [Path(f"{channel}{cpu}") for cpu in (0, n_possible_cpus() - 1)]
+    for file in files:
+        with file.open("wb", buffering=0) as ring:
+            for record in records:
+                ring.write(record)
+    forward(channel, nats, *spooled(tmp_path / "spool", 4 << 20))
+    receive(tmp_path / "into", nats)
+    (recording,) = (tmp_path / "into" / HOST).iterdir()
+    assert (recording / ".framing").read_text() == f"{framing}\n"
+    for file in files:
+        assert [found[-1] for found in parsed((recording / file.name).read_bytes(), head)] == records
+    units: dict[tuple[str, str], bytes] = {}
+    for message in nats.messages():
+        if message.headers["Relay-Path"] in {file.name for file in files}:
+            place = message.headers["Relay-Path"], message.headers["Relay-Packet"]
+            units[place] = units.get(place, b"") + message.data
+    for (_, where), data in units.items():
+        assert int(where.split()[1]) == len(data)
+        parsed(data, head)
+    assert len(units) >= 2 * 3
+
+
+def test_of_a_record_in_parts_nothing_arrives_before_the_last(mount: Mount, nats, tmp_path):
+    """The earlier ones are kept, also by a receiver that begins again; without them, the record is left out."""
+    channel, into = mount.create("app/log", "type=ring buffers=single framing=line size=2M"), tmp_path / "into"
+    sent = b"first\n" + b"x" * 600_000 + b"\n" + b"last\n"
+    with Path(f"{channel}").open("wb", buffering=0) as ring:
+        for line in sent.splitlines(keepends=True):
+            ring.write(line)
+    forward(channel, nats, *spooled(tmp_path / "spool", 4 << 20))
+    parts = [one for one in nats.messages() if one.headers["Relay-Path"] == "log0"]
+    assert len(parts) == 5
+    again(nats, parts[:3])
+    receive(into, nats)
+    file = next((into / HOST).iterdir()) / "log0"
+    assert file.read_bytes() == b"first\n"
+    nats.publish(*map(plain, parts[3:]))
+    receive(into, nats)
+    assert file.read_bytes() == sent
+    file.unlink()
+    again(nats, [parts[0], *parts[2:]])
+    assert "log0: what is before byte " in receive(into, nats)
+    assert file.read_bytes() == b"first\n" + bytes(600_001) + b"last\n"
+
+
+def again(nats, messages: list[Any]) -> None:
+    """Have a stream with these messages only."""
+    nats.remove_stream()
+    nats.make_stream()
+    nats.publish(*map(plain, messages))
+
+
+def plain(message: Any) -> tuple[str, bytes, dict[str, str]]:
+    """Return what is published to have the message again."""
+    headers = {name: value for name, value in message.headers.items() if not name.startswith("Nats-")}
+    return message.subject, message.data, headers
 
 
 @pytest.mark.parametrize("options", [RELAY, RING], ids=["relay", "ring"])
