@@ -14,6 +14,7 @@ from click.shell_completion import CompletionItem
 from relayfs_fuse.cli.names import (
     CHANNEL,
     CHANNEL_WITH_TIMES,
+    FORWARDERS,
     SERVER_COUNTERS,
     TRIGGER,
     cards_of,
@@ -91,7 +92,11 @@ def other_traces(context: click.Context, parameter: click.Parameter, typed: str)
 def everything(context: click.Context, parameter: click.Parameter, typed: str) -> list[CompletionItem]:
     """Propose channels, traces, and counters that are not statistics of the server or of a channel."""
     names = _channels(context, CHANNEL) | set(_traces(context))
-    others = {item.value for item in counters(context, parameter, typed) if not item.value.startswith(SERVER_COUNTERS)}
+    found = (item.value for item in counters(context, parameter, typed))
+    others = {
+        name.rpartition("/")[0] if name.startswith(FORWARDERS) else name
+        for name in found if not name.startswith(SERVER_COUNTERS)
+    }  # fmt: skip
     return _items((names | others) - _given(context), typed)
 
 

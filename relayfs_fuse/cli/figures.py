@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Sequence
 
-# Why records or events are lost. The last is of traces: programs got no buffers.
+# Why records or events are lost. The last is of traces: programs got no buffers. Forwarders tell `any` of them.
 CAUSES = ("full", "too_large", "disabled", "overwritten", "torn", "no_buffers")
 
 
@@ -18,7 +18,7 @@ class Figures:
     """What is known of a channel, trace or counter, or of a part of one; None: it does not have this, or nobody knows.
 
     name: PATH of a channel, NAME of a trace or counter; of a part, PATH of the relay file, or NAME/PART
-    kind: relay, ring, trace, counter or gauge; of a part buffer, process or user
+    kind: relay, ring, trace, forwarder, counter or gauge; of a part buffer, process or user
     state: as in .channels/PATH/state, or suspended; started or stopped; alive, dead or damaged
     buffers: how many there are now
     size: bytes of data that each buffer holds

@@ -58,8 +58,8 @@ def fleet() -> None:
 def list_fleet(url: str, stream: str, access: dict[str, str | None], json_wanted: bool) -> None:
     """Show what was forwarded, by host and recording, and who receives it. Without a command, this is done.
 
-    BEHIND is what a host has and has not sent yet, in bytes, as of its last messages; of a receiver, the messages that
-    it has not acknowledged.
+    BEHIND is what a host has and has not sent yet, in bytes, as of its last messages, and SINCE when the oldest of
+    these wait; of a receiver, the messages that it has not acknowledged.
     """
     check_stdout()
     with importing("fleet"):
@@ -119,12 +119,11 @@ def _ask(url: str, stream: str, access: dict[str, str | None], act: Callable[[Se
 
 def _show(found: Fleet) -> None:
     now = datetime.now(UTC)
-    titles = ["HOST", "RECORDING", "FILES", "MESSAGES", "SIZE", "BEHIND", "LOST", "SEEN"]
+    titles = ["HOST", "RECORDING", "FILES", "MESSAGES", "SIZE", "BEHIND", "SINCE", "LOST", "SEEN"]
     rows = [
         [
             one.host, one.recording, str(one.files), str(one.messages), format_bytes(one.bytes),
-            format_bytes(one.behind), str(one.lost),
-            f"{format_age((now - one.last_seen).total_seconds())} ago" if one.last_seen else "",
+            format_bytes(one.behind), _ago(now, one.waits_since), str(one.lost), _ago(now, one.last_seen),
         ]
         for one in found.sent
     ]  # fmt: skip
@@ -135,11 +134,16 @@ def _show(found: Fleet) -> None:
     click.echo(f"{found.messages} messages, {format_bytes(found.bytes)}{most}")
 
 
+def _ago(now: datetime, then: datetime | None) -> str:
+    return f"{format_age((now - then).total_seconds())} ago" if then else ""
+
+
 def _objects(found: Fleet) -> list[dict[str, Any]]:
     sent = [
         {
-            "kind": "recording", **asdict(one), "last_seen": one.last_seen.isoformat() if one.last_seen else None,
-            "machines": sorted(one.machines),
+            "kind": "recording", **asdict(one), "machines": sorted(one.machines),
+            **{key: when.isoformat() if when else None
+               for key, when in (("waits_since", one.waits_since), ("last_seen", one.last_seen))},
         }
         for one in found.sent
     ]  # fmt: skip

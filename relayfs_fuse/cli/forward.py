@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import os
-from contextlib import ExitStack
-from dataclasses import astuple, dataclass
+from contextlib import ExitStack, closing, suppress
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
 import click
 
 from relayfs_fuse.cli import complete, record_channel
 from relayfs_fuse.cli.common import Size, place_options, say
+from relayfs_fuse.cli.forwarders import ForwarderCounters, Told
 from relayfs_fuse.cli.nats_options import access_options, config_option, importing, run_until_signal, stream_option
 from relayfs_fuse.cli.record_counters import EVERY_S
 from relayfs_fuse.cli.spans import Age
 from relayfs_fuse.errors import RelayError
+from relayfs_fuse.reading.source import find_root
 from relayfs_fuse.record.counters import LOST
 from relayfs_fuse.record.output import write_atomically
 from relayfs_fuse.record.report import Progress, size
@@ -123,6 +125,7 @@ def forward(  # noqa: PLR0913, PLR0917  # an option each
     settings = _Settings(_name("--host", host or os.uname().nodename), compress is not None, rate, follows)
     shown = Progress(shows_always=progress)
     missing: RelayError | None = None
+    live: LiveSource | None = None
     with ExitStack() as stack:
         if spool is None:
             record_channel.refuse_options("counters, with --spool", {"--every": every, "--only": only})
@@ -134,7 +137,15 @@ def forward(  # noqa: PLR0913, PLR0917  # an option each
         client = f"relayctl forward {settings.host}/{parts[-1].name}"
         server = Server(url, stream, client, shown.say, Access(**access))
         forwarders: list[Forwarder] = []
-        was_ended = run_until_signal(lambda: _send_all(server, parts, settings, shown, forwarders))
+        whose = f"{name or (live.name if live else parts[-1].name)}@{server.host}"
+        counters = stack.enter_context(closing(ForwarderCounters(_place(live), whose, shown.say)))
+
+        def show() -> None:
+            _show(shown, forwarders)
+            counters.tell(lambda: _told(forwarders))
+
+        was_ended = run_until_signal(lambda: _send_all(server, parts, settings, show, forwarders))
+        counters.tell(lambda: _told(forwarders), is_last=True)
         shown.close()
         if forwarders:
             _summarize(_sum(forwarders), f"{settings.host}/{parts[-1].name}", server.url)
@@ -239,10 +250,11 @@ def _counting_losses(stack: ExitStack, live: LiveSource, recording: Recording) -
 
 
 async def _send_all(
-    server: Server, parts: list[_Part], settings: _Settings, shown: Progress, forwarders: list[Forwarder]
+    server: Server, parts: list[_Part], settings: _Settings, show: Callable[[], None], forwarders: list[Forwarder]
 ) -> None:
     """Send recordings side by side; RelayError: one is refused, which does not end the others.
 
+    show: called when there may be progress
     forwarders: those that send them are added
     """
     from relayfs_fuse.forwarding.forwarder import Forwarder, Options  # noqa: PLC0415  # as above
@@ -261,7 +273,7 @@ async def _send_all(
 
             def tick(part: _Part = part) -> None:
                 part.tick()
-                _show(shown, forwarders)
+                show()
 
             forwarders.append(Forwarder(server, part.recording, options, tick, part.is_over))
         sending = map(send, parts, forwarders)
@@ -275,7 +287,21 @@ async def _send_all(
 def _sum(forwarders: list[Forwarder]) -> Sent:
     from relayfs_fuse.forwarding.forwarder import Progress as Sent  # noqa: PLC0415  # as above
 
-    return Sent(*map(sum, zip(*(astuple(one.progress) for one in forwarders), strict=True)))
+    found = [one.progress for one in forwarders]
+    sums = {field.name: sum(getattr(one, field.name) for one in found) for field in fields(Sent)}
+    return Sent(**sums | {"waited_s": max((one.waited_s for one in found), default=0.0)})
+
+
+def _place(live: LiveSource | None) -> str | None:
+    """Return the mount or store that is to have the counters; None: there is none."""
+    with suppress(RelayError):
+        return live.place if live else find_root(None).place
+    return None
+
+
+def _told(forwarders: list[Forwarder]) -> Told:
+    now = _sum(forwarders)
+    return Told(now.messages, now.bytes, now.lost - now.lost_before, now.behind, int(now.waited_s))
 
 
 def _show(shown: Progress, forwarders: list[Forwarder]) -> None:

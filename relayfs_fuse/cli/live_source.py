@@ -18,7 +18,7 @@ from relayfs_fuse.errors import RelayError
 from relayfs_fuse.explain import mounts_of
 from relayfs_fuse.native.tables import RING_OPTIONS, TYPES
 from relayfs_fuse.native.trace import boot_id
-from relayfs_fuse.reading.source import Source, find_store
+from relayfs_fuse.reading.source import Source, find_root, find_store
 from relayfs_fuse.record.full import touched
 from relayfs_fuse.record.output import write_atomically
 from relayfs_fuse.record.rings import form_of
@@ -60,6 +60,11 @@ class LiveSource:
     def name(self) -> str:
         """Its name, as that of a directory."""
         return self._what.strip("/").replace("/", "-")
+
+    @property
+    def place(self) -> str:
+        """The mount or store in which it is. RelayError: there is none."""
+        return self._store or find_root(self._mount).place
 
     @property
     def is_counters(self) -> bool:
@@ -148,10 +153,12 @@ class Losses:
 
         self._path = path
         self._kind, self._memories = map_files(channel.directory, channel.n)
-        self._noted = self._before = self._count()
+        self._before = self._count()
+        # Also none is noted: what is lost while nobody forwards counts from there.
+        self._noted = -1
         with suppress(FileNotFoundError), open(path, encoding="ascii") as file:
             if found := _BEFORE.search(file.read()):
-                self._before, self._noted = int(found[1]), -1
+                self._before = int(found[1])
 
     @property
     def framing(self) -> str:

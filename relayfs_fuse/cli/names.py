@@ -19,6 +19,8 @@ CHANNEL_WITH_TIMES = re.compile(r"create (\S+) .*\btimes=(?!none)")
 TRIGGER = re.compile(r"trigger add (\S+)")
 # The group of counters that are statistics of the server and of channels.
 SERVER_COUNTERS = "relayfs/"
+# What `relayctl forward` tells of itself: see forwarders.py.
+FORWARDERS = "forward/"
 # The longest line: a path of PATH_MAX bytes, with options or with what is damaged.
 _LINE_BYTES = 16 << 10
 # A hundred times what the largest mounts have.

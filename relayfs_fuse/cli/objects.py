@@ -16,8 +16,9 @@ from typing import TypeVar
 from relayfs_fuse import native
 from relayfs_fuse.cli.changes import Changes
 from relayfs_fuse.cli.figures import Figures
+from relayfs_fuse.cli.forwarders import figures_of, forwarders_in
 from relayfs_fuse.cli.mapped import SHOWN, MappedChannel, MappedProcess, failed_process, lost, number_of, written
-from relayfs_fuse.cli.names import CHANNEL, SERVER_COUNTERS, channels_of_store, damage_in, names_in
+from relayfs_fuse.cli.names import CHANNEL, FORWARDERS, SERVER_COUNTERS, channels_of_store, damage_in, names_in
 from relayfs_fuse.cli.traces import all_traces, processes_of
 from relayfs_fuse.counters import Counters
 from relayfs_fuse.errors import CommandError, MountError, StoreError
@@ -279,6 +280,12 @@ def _counters(place: str, is_wanted: Callable[[str], bool]) -> Iterator[Figures]
     except FileNotFoundError:
         return  # a store in which nobody has counted
     with opened:
-        for name, info in sorted(opened.infos().items()):
-            if not name.startswith(SERVER_COUNTERS) and is_wanted(name):
+        infos = opened.infos()
+        told = {name: opened.sum(info.instance) for name, info in infos.items() if name.startswith(FORWARDERS)}
+        forwarders = forwarders_in(told)
+        numbers = {name: info.instance for name, info in infos.items()}
+        yield from (one for one in figures_of(forwarders, numbers) if is_wanted(one.name))
+        for name, info in sorted(infos.items()):
+            is_shown = not name.startswith(SERVER_COUNTERS) and name.rpartition("/")[0] not in forwarders
+            if is_shown and is_wanted(name):
                 yield Figures(name, native.KINDS[info.kind], count=opened.sum(info.instance), identity=info.instance)

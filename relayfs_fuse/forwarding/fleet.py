@@ -6,6 +6,7 @@ import asyncio
 from collections import defaultdict
 from contextlib import suppress
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from relayfs_fuse.forwarding.names import Kind, MessageError, Piece, Place, stream_of
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 
 # So many messages are asked for at once.
 _AT_ONCE = 32
+# No machine has waited longer; whoever may publish may say anything.
+_WAITED_MAX_S = 10**9
 
 
 @dataclass
@@ -27,6 +30,7 @@ class Sent:
     bytes: of its files, as far as they were sent
     lost: events that it says were lost
     behind: bytes that its machine had, and had not sent, when it sent the last message of each file
+    waits_since: when the machine has seen the oldest of them, by the server's clock; None: none is behind
     last_seen: when the server got its last message
     machines: ids of the machines that sent it; more than one: they have the same name
     """
@@ -38,6 +42,7 @@ class Sent:
     bytes: int = 0
     lost: int = 0
     behind: int = 0
+    waits_since: datetime | None = None
     last_seen: datetime | None = None
     machines: set[str] = field(default_factory=set)
 
@@ -107,6 +112,9 @@ def _add(sent: Sent, place: Place, piece: Piece, message: Stored, n_messages: in
     # Of a file that is sent as a whole, only the last unit is one.
     sent.bytes += piece.length if place.kind is Kind.WHOLE else piece.end
     sent.behind += piece.behind
+    if message.time and piece.behind:
+        since = message.time - timedelta(seconds=min(piece.waited, _WAITED_MAX_S))
+        sent.waits_since = min(sent.waits_since or since, since)
     if message.time and (sent.last_seen is None or message.time > sent.last_seen):
         sent.last_seen = message.time
     if machine := message.headers.get("Relay-Machine"):

@@ -31,6 +31,9 @@ _PAUSE_S = 0.2
 _PACKETS_OF_PASS = 64
 # So many directories of processes are sent from side by side.
 _SIDE_BY_SIDE = 32
+# So often it looks at what comes while messages wait, and for no more than a _LOOK_SHAREth of the time.
+_LOOK_S = 1.0
+_LOOK_SHARE = 20
 _MACHINE_ID = "/etc/machine-id"
 
 
@@ -61,20 +64,24 @@ class Progress:
     messages, bytes: sent so far
     behind: bytes that can be sent, and are not sent yet
     lost: events that the recording says were lost
+    lost_before: of these, those that an earlier forwarder has told of
     files: how many are followed
+    waited_s: for how long the oldest of the bytes behind has waited, since it was seen
     """
 
     messages: int
     bytes: int
     behind: int
     lost: int
+    lost_before: int
     files: int
+    waited_s: float
 
 
 class Forwarder:
     """Sends a recording.
 
-    tick: is called now and then
+    tick: is called now and then, at least every _LOOK_S or so
     is_over: returns whether the recording will not grow any more, so that this ends when all is sent
     """
 
@@ -94,7 +101,9 @@ class Forwarder:
         self._is_over = is_over
         self._is_last = False
         # Of what is removed.
-        self._lost = 0
+        self._lost = self._lost_before = 0
+        # When the last pass has ended; None: none has.
+        self._passed_s: float | None = None
         self._files: dict[str, File] = {}
         self._slots = asyncio.Semaphore(_SIDE_BY_SIDE)
         self._next_s = 0.0
@@ -107,23 +116,53 @@ class Forwarder:
     @property
     def progress(self) -> Progress:
         """How far it is now."""
-        behind = sum(file.behind for file in self._files.values())
-        lost = self._lost + _lost(self._files)
-        return Progress(self._link.messages, self._link.bytes, behind, lost, len(self._files))
+        files = self._files.values()
+        lost, lost_before = _lost(self._files)
+        return Progress(
+            self._link.messages, self._link.bytes, sum(file.behind for file in files), self._lost + lost,
+            self._lost_before + lost_before, len(files), max((file.waited_s() for file in files), default=0.0),
+        )  # fmt: skip
 
     async def run(self) -> None:
         """Send all there is, until the recording is over. RelayError: it is refused."""
-        await self._link.server.check_stream()
-        await self._check_host()
+        looking = asyncio.ensure_future(self._look_now_and_then())
+        try:
+            await self._link.server.check_stream()
+            await self._check_host()
+            while True:
+                before = self._link.messages
+                self._is_last = self._is_over()
+                await self._pass()
+                self._passed_s = time.monotonic()
+                self._tick()
+                if self._is_last:
+                    return
+                if self._link.messages == before:
+                    await asyncio.sleep(_PAUSE_S)
+        finally:
+            looking.cancel()
+
+    async def _look_now_and_then(self) -> None:
+        """Look at what comes, and tick, while messages wait for the server."""
         while True:
-            before = self._link.messages
-            self._is_last = self._is_over()
-            await self._pass()
+            await asyncio.sleep(_LOOK_S)
+            began_s = time.monotonic()
+            if self._passed_s is not None and began_s - self._passed_s > _LOOK_S:
+                self._look()
             self._tick()
-            if self._is_last:
-                return
-            if self._link.messages == before:
-                await asyncio.sleep(_PAUSE_S)
+            await asyncio.sleep(_LOOK_SHARE * (time.monotonic() - began_s))
+
+    def _look(self) -> None:
+        """Look how much can be sent by now, also of new files."""
+        for _, paths in self._link.recording.groups():
+            for path in paths:
+                file = self._files.setdefault(path, File(self._link, self._link.place(path)))
+                # The next pass says what is wrong with it.
+                with suppress(FileNotFoundError, RelayError):
+                    if file.is_complete or (file.seen and file.seen == self._link.recording.changed(path)):
+                        continue
+                    with self._link.recording.open(path) as source:
+                        file.look(source)
 
     async def _check_host(self) -> None:
         """Raise RelayError if another machine has this name."""
@@ -167,7 +206,8 @@ class Forwarder:
         if self._options.removes and self._link.recording.has_left(directory) and all(map(self._is_sent, paths)):
             self._link.recording.remove(directory)
             removed = {path: self._files.pop(path) for path in paths}
-            self._lost += _lost(removed)
+            lost, lost_before = _lost(removed)
+            self._lost, self._lost_before = self._lost + lost, self._lost_before + lost_before
 
     def _is_sent(self, path: str) -> bool:
         """Return whether all of a file is sent which its recorder has left."""
@@ -233,12 +273,15 @@ def _overtaken(file: File) -> Iterator[None]:
         file.sequence, file.seen = None, ()
 
 
-def _lost(files: Mapping[str, File]) -> int:
-    """Return how many events were lost in the streams that files have."""
+def _lost(files: Mapping[str, File]) -> tuple[int, int]:
+    """Return how many events were lost in the streams that files have, and how many an earlier forwarder has told."""
     lost: dict[str, int] = defaultdict(int)
+    before: dict[str, int] = defaultdict(int)
     for path, file in files.items():
-        lost[stream_of(path)] = max(lost[stream_of(path)], file.lost)
-    return sum(lost.values())
+        stream = stream_of(path)
+        lost[stream] = max(lost[stream], file.lost)
+        before[stream] = max(before[stream], file.lost_before)
+    return sum(lost.values()), sum(before.values())
 
 
 def _machine() -> str:

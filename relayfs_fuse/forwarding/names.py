@@ -197,6 +197,7 @@ class Piece:
     metadata: where the unit of the metadata starts that the packet needs; None: it needs none
     is_last: whether it ends a complete file
     behind: bytes of the file that can be sent after this message; about so many, if they are many
+    waited: for how many seconds the oldest of them has waited
     """
 
     offset: int
@@ -208,6 +209,7 @@ class Piece:
     metadata: int | None = None
     is_last: bool = False
     behind: int = 0
+    waited: int = 0
 
     def headers(self, place: Place) -> dict[str, str]:
         """Return the headers of its message."""
@@ -219,6 +221,7 @@ class Piece:
             "Relay-Lost": str(self.lost),
             "Relay-Crc32c": f"{self.checksum:08x}",
             "Relay-Behind": str(self.behind),
+            "Relay-Waited": str(self.waited),
         }
         if self.metadata is not None:
             found["Relay-Metadata"] = str(self.metadata)
@@ -238,6 +241,7 @@ class Piece:
             _parse("Relay-Packet", length), _parse("Relay-Crc32c", headers.get("Relay-Crc32c", ""), 16),
             _number(headers, "Relay-Lost"), None if metadata is None else _parse("Relay-Metadata", metadata),
             headers.get("Relay-Last") == "1", _parse("Relay-Behind", headers.get("Relay-Behind", "0")),
+            _parse("Relay-Waited", headers.get("Relay-Waited", "0")),
         )  # fmt: skip
         if not piece.start <= piece.offset <= piece.end <= piece.start + piece.length or piece.length > UNIT_BYTES:
             raise MessageError(

@@ -35,6 +35,7 @@ from relayfs_fuse.forwarding.names import (
     version_of,
 )
 from relayfs_fuse.forwarding.server import DUPLICATES_S, UnexpectedSequenceError
+from relayfs_fuse.forwarding.waiting import Waiting
 from relayfs_fuse.reading.packet import HEAD_BYTES, closed
 from relayfs_fuse.record.counters import LOST
 
@@ -49,6 +50,8 @@ _NS = 1_000_000_000
 # In this time the server has not forgotten the id of a message.
 _CHECK_S = DUPLICATES_S / 4
 _BLOCK_BYTES = 512
+# While a message waits, what is more is estimated.
+_PACKETS_LOOKED_AT = 64
 # So often another forwarder's message may be found in a file's place: one that was killed left one on its way at most.
 _FOREIGN_MAX = 1
 _NANOSECONDS = re.compile(r"\d{1,19}", re.ASCII)
@@ -125,6 +128,8 @@ class File:
     has_more: whether packets() has left some for the next time
     behind: bytes that can be sent and are not sent yet; about so many, if has_more
     last: where the bytes of the last message start
+    waiting: how long they have waited
+    lost_before: events of which an earlier forwarder has said that they were lost
     """
 
     link: Link
@@ -139,8 +144,11 @@ class File:
     has_more: bool = False
     behind: int = 0
     last: int = 0
+    waiting: Waiting = field(default_factory=Waiting, repr=False)
+    lost_before: int = 0
     _n_foreign: int = 0
     _renewed: int = field(default=0, repr=False)
+    _is_found: bool = False
     _check_at_s: float = 0.0
 
     @property
@@ -174,6 +182,8 @@ class File:
                 "Choose another name with --as or --host"
             )
         self.sequence, self.lost, self.is_complete = last.sequence, piece.lost, piece.is_last
+        if not self._is_found:
+            self.lost_before, self._is_found = piece.lost, True
         self.last = piece.offset
         is_whole_unit = piece.end == piece.start + piece.length
         if self.kind is Kind.WHOLE:
@@ -201,11 +211,31 @@ class File:
                 why = f"the packet at {at} has {head.packet_bytes} bytes; {UNIT_BYTES} can be forwarded"
                 raise RelayError(f"{self.place.path}: {why}")
         self.has_more = len(found) == n
-        self.behind = sum(head.packet_bytes for _, head, _ in found)
+        end = self.unit + sum(head.packet_bytes for _, head, _ in found)
         if self.has_more:
             # What is not allocated yet has no packets.
-            self.behind = max(self.behind, min(status.st_size, status.st_blocks * _BLOCK_BYTES) - self.unit)
+            end = max(end, min(status.st_size, status.st_blocks * _BLOCK_BYTES))
+        self._note_end(end)
         return found
+
+    def _note_end(self, end: int) -> None:
+        """Note up to where bytes can be sent."""
+        self.behind = max(0, end - self.offset)
+        self.waiting.note(self.offset, end, time.monotonic())
+
+    def look(self, source: OpenFile) -> None:
+        """Look how much can be sent by now, while a message is on its way."""
+        if self.kind is Kind.PACKETS:
+            has_more = self.has_more
+            self.packets(source, _PACKETS_LOOKED_AT)
+            self.has_more = has_more
+        elif self.kind is Kind.APPENDED:
+            self._note_end(source.settled())
+
+    def waited_s(self, offset: int | None = None) -> float:
+        """Return for how long the oldest byte has waited that can be sent, from an offset on; 0: there is none."""
+        since_s = self.waiting.since(self.offset if offset is None else offset)
+        return 0.0 if since_s is None or not self.behind else time.monotonic() - since_s
 
     async def send_packet(self, source: OpenFile, at: int, head: Head, metadata: int, *, is_last: bool) -> None:
         """Send a packet, or what is left of it.
@@ -218,7 +248,7 @@ class File:
             reached = self.offset + len(data)
             piece = Piece(
                 self.offset, reached, at, head.packet_bytes, checksum(data), head.events_discarded, metadata,
-                is_last and reached == end, max(0, self.behind - len(data)),
+                is_last and reached == end, *self._after(reached),
             )  # fmt: skip
             await self._send(piece, data)
             self.behind = max(0, self.behind - len(data))
@@ -246,18 +276,24 @@ class File:
         framing: where records end, see framing.py
         """
         settled = source.settled()
-        self.behind = max(0, settled - self.offset)
+        self._note_end(settled)
         while (end := unit_end(source, self.unit, settled, framing)) > self.offset:
             while data := source.read(min(PAYLOAD_BYTES, end - self.offset), self.offset):
                 start, reached = self.offset, self.offset + len(data)
-                self.behind -= len(data)
-                piece = Piece(start, reached, self.unit, end - self.unit, checksum(data), behind=self.behind)
+                piece = Piece(
+                    start, reached, self.unit, end - self.unit, checksum(data), 0, None, False, *self._after(reached)
+                )
                 await self._send(piece, data)
-                self.last = start
+                self.behind, self.last = max(0, self.behind - len(data)), start
             if self.offset < end:
                 return  # its recorder has cut it
             self.unit = end
         self.behind = 0
+
+    def _after(self, end: int) -> tuple[int, int]:
+        """Return how many bytes are behind after a message that ends there, and for how many seconds they wait."""
+        behind = max(0, self.behind - (end - self.offset))
+        return behind, int(self.waited_s(end)) if behind else 0
 
     async def _send(self, piece: Piece, data: bytes, more: dict[str, str] | None = None) -> None:
         """Send a message, until it is in the stream. OvertakenError: another forwarder's is there."""

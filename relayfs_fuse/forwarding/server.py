@@ -74,12 +74,14 @@ class Server:
     name: what the server calls this connection
     say: prints a message
     access: how to prove who this is
+    host: HOST:PORT of the first one
     """
 
     def __init__(
         self, url: str, stream: str, name: str, say: Callable[[str], None], access: Access | None = None
     ) -> None:
         self.url = ",".join(_without_secrets(one) for one in url.split(","))
+        self.host = self.url.split(",")[0].partition("://")[2].partition("/")[0]
         self.stream = stream
         self._urls = url.split(",")
         self._name = name

@@ -43,7 +43,7 @@ def test_it_shows_what_was_forwarded_and_who_receives_it(nats, store, run, out, 
     assert fleet(nats, "list")[2]["behind"] == 0
     done = relayctl("fleet", "--to", nats.url)
     lines = done.stdout.splitlines()
-    assert re.fullmatch(rf"a\.b +one +\d+ +{n // 2} +[\d.]+K +0 +{lost} +\d+[smh] ago", lines[0])
+    assert re.fullmatch(rf"a\.b +one +\d+ +{n // 2} +[\d.]+K +0 +- +{lost} +\d+[smh] ago", lines[0])
     assert re.fullmatch(rf"{tmp_path}/into +0", lines[2])
     assert re.fullmatch(rf"{n} messages, [\d.]+K of 1\.0G", lines[3])
     assert done.stderr == ""
