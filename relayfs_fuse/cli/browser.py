@@ -170,9 +170,9 @@ def check_options(context: click.Context) -> None:
     given = {name for name in options if context.get_parameter_source(name) == ParameterSource.COMMANDLINE}
     rule = "--browser shows what TRACE or DIR holds now; it takes --since, --event and --if only"
     for option in context.command.params:
-        if option.name in given & {"follow", "lines", "json_wanted", "delay"}:
+        if option.name in given & {"follow", "lines", "json_wanted", "errors", "delay"}:
             raise click.UsageError(f"{option.opts[-1]}: {rule}")
-    if options["what"] is None:
+    if not options["names"]:
         raise click.UsageError(rule)
 
 
@@ -186,8 +186,8 @@ def show_in_browser(context: click.Context) -> None:
     options, name = context.params, "trace.pftrace"
     with _ending() as ending, ended_by_signals(name), tempfile.TemporaryDirectory(prefix="relayctl-") as directory:
         exported = os.path.join(directory, name)
-        same = {name: options[name] for name in ("what", "mount", "store", "since", "patterns", "condition")}
-        context.invoke(export_command, file_format="perfetto", output=exported, **same)
+        same = {name: options[name] for name in ("mount", "store", "since", "patterns", "condition")}
+        context.invoke(export_command, what=options["names"], file_format="perfetto", output=exported, **same)
         _show(exported, ending)
 
 

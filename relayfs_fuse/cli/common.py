@@ -16,7 +16,7 @@ from relayfs_fuse.fs.commands.control import parse_size
 from relayfs_fuse.reading.trust import CHECKS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
 NOTHING_MATCHES = 3
 
@@ -51,6 +51,16 @@ def output_option(which: str) -> Callable[..., Any]:
 def is_recording(what: str, mount: str | None, store: str | None) -> bool:
     """Return whether TRACE|DIR is a recording: a directory that exists, unless it is said where the trace is."""
     return mount is None and store is None and os.path.isdir(what)
+
+
+def are_recordings_all(what: Sequence[str], mount: str | None, store: str | None) -> bool:
+    """Return whether these are recordings. UsageError: there are several, and one is none."""
+    found = [is_recording(one, mount, store) for one in what]
+    if len(what) > 1 and not all(found):
+        raise click.UsageError(
+            f"{what[found.index(False)]} is no directory; only recordings can be shown together, by their directories"
+        )
+    return all(found) and len(found) > 0
 
 
 def say(line: str) -> None:

@@ -9,21 +9,23 @@ import sys
 import tempfile
 import time
 from contextlib import ExitStack, closing, contextmanager
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, BinaryIO
 
 import click
 
 from relayfs_fuse.cli import complete
-from relayfs_fuse.cli.common import check_stdout, is_recording, place_options
+from relayfs_fuse.cli.clocks import errors_option, say_clocks
+from relayfs_fuse.cli.common import are_recordings_all, check_stdout, place_options
 from relayfs_fuse.cli.condition import Selection, if_option
 from relayfs_fuse.cli.moment import moment
 from relayfs_fuse.cli.snapshot import held_now
 from relayfs_fuse.errors import RelayError
 from relayfs_fuse.native.merge import EVER, TIMES, Export, Style
 from relayfs_fuse.record.report import size
+from relayfs_fuse.tracefiles.hosts import Hosts
 from relayfs_fuse.tracefiles.merged import merge, unread
-from relayfs_fuse.tracefiles.recorded import Recording
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
@@ -45,7 +47,7 @@ _format_option = partial(click.option, is_flag=True, expose_value=False, callbac
 
 
 @click.command("export")
-@click.argument("what", metavar="TRACE|DIR", shell_complete=complete.traces_or_recordings)
+@click.argument("what", metavar="TRACE|DIR...", nargs=-1, required=True, shell_complete=complete.traces_or_recordings)
 @place_options
 @_format_option("--text", help="One line per event (default).")
 @_format_option("--json", help="One JSON object per event, each on a line.")
@@ -63,8 +65,9 @@ _format_option = partial(click.option, is_flag=True, expose_value=False, callbac
     "--time", "times", type=click.Choice(list(TIMES)), default="clock", show_default=True,
     help="How --text writes times: of the day, with the date, since the first event, since 1970.",
 )  # fmt: skip
+@errors_option
 def export_command(  # noqa: PLR0913, PLR0917  # an option each
-    what: str,
+    what: tuple[str, ...],
     mount: str | None,
     store: str | None,
     output: str | None,
@@ -73,9 +76,12 @@ def export_command(  # noqa: PLR0913, PLR0917  # an option each
     patterns: tuple[str, ...],
     condition: str | None,
     times: str,
+    errors: bool = False,
     file_format: str = "text",
 ) -> None:
     """Write the events of the recording DIR, or what the buffers of the trace TRACE hold, in the order of their times.
+
+    Of several DIRs, and of a DIR of `relayctl receive`, all machines are on one time line.
 
     TIME is seconds since 1970 or a local time, HH:MM, HH:MM:SS or YYYY-MM-DDTHH:MM:SS, with up to nine decimals; or
     before now, as -10s, with ms, s, m or h.
@@ -85,34 +91,36 @@ def export_command(  # noqa: PLR0913, PLR0917  # an option each
         check_stdout()
     if file_format == "perfetto" and output is None and sys.stdout.isatty():
         raise click.UsageError("--perfetto is binary: give -o FILE, or redirect the standard output")
+    if errors and file_format not in {"text", "json"}:
+        raise click.UsageError(f"--errors is about lines, which --{file_format} does not write")
+    are_recordings, name = are_recordings_all(what, mount, store), ", ".join(what)
     with ended_by_signals(output), ExitStack() as stack:
-        directory = what
-        if not is_recording(what, mount, store):
-            directory = stack.enter_context(held_now(what, mount, store))
-        recording = stack.enter_context(closing(Recording(directory)))
+        directories = what if are_recordings else [stack.enter_context(held_now(what[0], mount, store))]
+        recording = stack.enter_context(closing(Hosts(directories)))
         selection = Selection(patterns, condition)
-        selection.check(what, (one for part in recording.parts for one in part.declarations))
+        selection.check(name, (one for part in recording.parts for one in part.declarations))
         made = min(part.origin.real for part in recording.parts)
         limits = moment(since, made, 0), moment(until, made, EVER)
         merged = stack.enter_context(closing(merge(recording.parts, patterns, *limits, selection.compiled)))
-        pieces = exported(what, recording, merged, file_format, times)
+        say_clocks(recording.clocks)
+        pieces = exported(name, recording, merged, Style(file_format, times, shows_errors=errors))
         with closing(pieces), _opened(output) as file:
             _write(file, merged, pieces)
-        _report(merged, what, output)
+        _report(merged, name, output)
 
 
-def exported(
-    what: str, recording: Recording, merged: Merge, file_format: str, times: str = "clock"
-) -> Generator[memoryview]:
-    """Yield the merged events of a recording in one of the formats; the caller closes this, then the merge.
+def exported(what: str, recording: Hosts, merged: Merge, style: Style) -> Generator[memoryview]:
+    """Yield the merged events of a recording in a style; the caller closes this, then the merge.
 
     what: its name for messages
+    style: without mono_offset
 
     Each piece is valid until the next one. RelayError, in the end: a part of the recording could not be read.
     """
-    # All parts are of one trace, so their origins are the same.
+    # All parts of a machine are of one trace, so their origins are the same.
     origin = recording.parts[0].origin
-    with closing(Export(merged, Style(file_format, times, max(0, origin.real - origin.mono)))) as exporter:
+    zero = recording.begin if recording.clocks else max(0, origin.real - origin.mono)
+    with closing(Export(merged, replace(style, mono_offset=zero))) as exporter:
         yield from exporter.pieces()
     if why := unread(merged, recording):
         raise RelayError(f"{what}: {why}")

@@ -15,8 +15,8 @@ from relayfs_fuse.counters import Counters
 from relayfs_fuse.errors import RelayError
 from relayfs_fuse.explain import mounts_of
 from relayfs_fuse.reading.source import find_root
+from relayfs_fuse.reading.summary import Summary
 from relayfs_fuse.record.counters import CountersFile
-from relayfs_fuse.record.recording import Summary
 from relayfs_fuse.record.report import Progress, size
 
 if TYPE_CHECKING:

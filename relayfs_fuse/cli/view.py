@@ -13,7 +13,8 @@ import click
 
 from relayfs_fuse.cli import complete
 from relayfs_fuse.cli.channel import find_channel, refuse_options
-from relayfs_fuse.cli.common import check_stdout, is_recording, place_options, say
+from relayfs_fuse.cli.clocks import errors_option, say_clocks
+from relayfs_fuse.cli.common import are_recordings_all, check_stdout, place_options, say
 from relayfs_fuse.cli.condition import Selection, if_option
 from relayfs_fuse.cli.lines import Lines, Stopped
 from relayfs_fuse.cli.moment import moment
@@ -23,8 +24,8 @@ from relayfs_fuse.native.merge import EVER, Export, Style
 from relayfs_fuse.reading.live import Live, Wanted
 from relayfs_fuse.reading.room import permit_many_files
 from relayfs_fuse.reading.source import Source, find_store
+from relayfs_fuse.tracefiles.hosts import Hosts
 from relayfs_fuse.tracefiles.merged import merge, unread
-from relayfs_fuse.tracefiles.recorded import Recording
 
 if TYPE_CHECKING:
     from relayfs_fuse.cli.channel import Channel
@@ -43,7 +44,7 @@ _USUAL_COLUMNS = 60
 
 
 @click.command()
-@click.argument("what", metavar="[TRACE|DIR|CHANNEL]", required=False, shell_complete=complete.what_to_view)
+@click.argument("names", metavar="[TRACE|DIR...|CHANNEL]", nargs=-1, shell_complete=complete.what_to_view)
 @place_options
 @click.option("-f", "--follow", is_flag=True, help="Then show further events, until ^C or the trace is removed.")
 @click.option("-n", "--lines", metavar="N", type=click.IntRange(min=0), help="Only the last N lines of what is there.")
@@ -51,6 +52,7 @@ _USUAL_COLUMNS = 60
 @click.option("-e", "--event", "patterns", metavar="PATTERN", multiple=True, help="Only events of these names.")
 @if_option
 @click.option("--json", "json_wanted", is_flag=True, help="Print a JSON object a line.")
+@errors_option
 @click.option("--browser", "in_browser", is_flag=True, help="Show the events that are there in Perfetto's viewer.")
 @click.option(
     "--delay", metavar="MS", type=click.IntRange(1, 60_000), default=DELAY_MS, show_default=True,
@@ -59,7 +61,7 @@ _USUAL_COLUMNS = 60
 @click.pass_context
 def view(  # noqa: PLR0913, PLR0917  # an option each
     context: click.Context,
-    what: str | None,
+    names: tuple[str, ...],
     mount: str | None,
     store: str | None,
     follow: bool,
@@ -68,10 +70,13 @@ def view(  # noqa: PLR0913, PLR0917  # an option each
     patterns: tuple[str, ...],
     condition: str | None,
     json_wanted: bool,
+    errors: bool,
     in_browser: bool,
     delay: int,
 ) -> None:
     """Show the events of the trace TRACE or the recording DIR, or the records of CHANNEL, in the order of their times.
+
+    Of several DIRs, and of a DIR of `relayctl receive`, all machines are on one time line.
 
     CHANNEL is PATH or MNT/PATH of a channel that was made with the option times.
 
@@ -83,7 +88,8 @@ def view(  # noqa: PLR0913, PLR0917  # an option each
     programs evaluate it.
     """
     check_stdout()
-    is_directory = what is not None and is_recording(what, mount, store)
+    is_directory = are_recordings_all(names, mount, store)
+    what = ", ".join(names) or None
     if is_directory and follow:
         raise click.UsageError(f"{what} is a directory, so a recording; for the trace of that name add --mount MNT")
     if what is None and not patterns:
@@ -102,7 +108,7 @@ def view(  # noqa: PLR0913, PLR0917  # an option each
     if in_browser:
         browser.show_in_browser(context)
         return
-    style = _style(json_wanted, of_records=channel is not None)
+    style = _style(json_wanted, errors, of_records=channel is not None)
     # A trace of its own has only the events of these patterns.
     selection = Selection(patterns if what is not None else (), condition)
     # A signal, or a reader that closes the pipe, ends the command without an error.
@@ -110,7 +116,7 @@ def view(  # noqa: PLR0913, PLR0917  # an option each
     n_last = lines if what is not None else None
     with Lines(n_last, handles_signals=follow or what is None) as out, suppress(Stopped, BrokenPipeError):
         if what is not None and is_directory:
-            _show_recording(what, style, out, since, selection)
+            _show_recording(names, style, out, since, selection)
             return
         permit_many_files()
         earliest = moment(since, time.time_ns(), 0)
@@ -131,7 +137,7 @@ def view(  # noqa: PLR0913, PLR0917  # an option each
                 selection.check(name, live.declarations)
 
 
-def _style(json_wanted: bool, *, of_records: bool) -> Style:
+def _style(json_wanted: bool, errors: bool, *, of_records: bool) -> Style:
     is_terminal = sys.stdout.isatty()
     file_format = "json" if json_wanted else "text"
     return Style(
@@ -139,22 +145,27 @@ def _style(json_wanted: bool, *, of_records: bool) -> Style:
         has_colours=is_terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb",
         is_brief=is_terminal and shutil.get_terminal_size().columns < _USUAL_COLUMNS,
         marks_late=True,
+        shows_errors=errors,
     )
 
 
-def _show_recording(directory: str, style: Style, out: Lines, since: str | None, selection: Selection) -> None:
+def _show_recording(
+    directories: tuple[str, ...], style: Style, out: Lines, since: str | None, selection: Selection
+) -> None:
+    what = ", ".join(directories)
     with ExitStack() as stack:
-        recording = stack.enter_context(closing(Recording(directory)))
+        recording = stack.enter_context(closing(Hosts(directories)))
         parts = recording.parts
-        selection.check(directory, (one for part in parts for one in part.declarations))
+        selection.check(what, (one for part in parts for one in part.declarations))
         earliest = moment(since, min(part.origin.real for part in parts), 0)
         merged = stack.enter_context(closing(merge(parts, selection.patterns, earliest, condition=selection.compiled)))
+        say_clocks(recording.clocks)
         exporter = stack.enter_context(closing(Export(merged, style)))
         for piece in exporter.pieces():
             out.write(piece)
         out.end_history()
         if why := unread(merged, recording):
-            raise RelayError(f"{directory}: {why}")
+            raise RelayError(f"{what}: {why}")
         stats = merged.stats()
     if stats.damaged:
         say(f"{stats.damaged} packets end in what is no declared event")

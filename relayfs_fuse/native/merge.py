@@ -31,6 +31,33 @@ TIMES = {
 }  # fmt: skip
 
 
+UNKNOWN = EVER
+
+
+class Knot(NamedTuple):
+    """A time of a process's clock, and what it is for all machines; see struct relay_time_knot.
+
+    time, mapped: ns since 1970
+    error: how far mapped times may be off from here to the next knot, ns; UNKNOWN
+    """
+
+    time: int
+    mapped: int
+    error: int
+
+
+class Stretch(NamedTuple):
+    """A part of a clock's times in which it was not set back; see relay_merge_map_clock().
+
+    knots: at least one, each later than the one before, and not mapped to an earlier time
+    first, last: events before and after are left out, ns since 1970 by the process's clock
+    """
+
+    knots: Sequence[Knot]
+    first: int = 0
+    last: int = EVER
+
+
 class EventKind(NamedTuple):
     """A declared event.
 
@@ -58,6 +85,8 @@ class MergedProcess:
     live_clock: the Clock.number of its clock, which add_buffer() needs; 0: only files are added
     is_past: whether its clock is that of an earlier boot
     longest: how many bytes of memory an event of a buffer may take; 0: 16 MiB
+    host: as Merge.add_host() returns it; 0: there is only one machine
+    stretch: how its times are mapped; None: not at all
     """
 
     name: str
@@ -69,6 +98,8 @@ class MergedProcess:
     live_clock: int = 0
     is_past: bool = False
     longest: int = 0
+    host: int = 0
+    stretch: Stretch | None = None
 
 
 # The numbers of the causes of losses, by their words; 0: unknown.
@@ -131,6 +162,12 @@ class Merge(library.Handle):
         """Close the streams, and free the merge."""
         lib.relay_merge_free(self._disown())
 
+    def add_host(self, name: str, max_error: int, est_error: int) -> int:
+        """Add a machine; return its number. The errors of its clock: ns, or UNKNOWN."""
+        c_name = ffi.new("char[]", os.fsencode(name))
+        host = ffi.new("struct relay_merge_host *", (c_name, max_error, est_error))
+        return library.check(lib.relay_merge_add_host(self._open, host), name)
+
     def add_process(self, process: MergedProcess) -> int:
         """Add a process; return its number."""
         name = ffi.new("char[]", os.fsencode(process.name))
@@ -140,9 +177,15 @@ class Merge(library.Handle):
         c_process.vpid_at, c_process.vtid_at = at.get("vpid", -1), at.get("vtid", -1)
         c_process.freq, c_process.offset_s, c_process.offset = process.clock
         c_process.clock, c_process.is_past = process.live_clock, process.is_past
-        c_process.longest = process.longest
+        c_process.longest, c_process.host = process.longest, process.host
         c_process.layouts = _layouts(4 * len(process.context), process.kinds)
-        return library.check(lib.relay_merge_add_process(self._open, c_process), process.name)
+        number = library.check(lib.relay_merge_add_process(self._open, c_process), process.name)
+        if process.stretch:
+            knots, first, last = process.stretch
+            c_knots = ffi.new("struct relay_time_knot[]", [tuple(knot) for knot in knots])
+            mapped = lib.relay_merge_map_clock(self._open, number, c_knots, len(knots), first, last)
+            library.check(mapped, process.name)
+        return number
 
     def name_thread(self, process: int, pid: int, tid: int, name: bytes) -> None:
         """Name a thread of a process; pid: as its events have it, or of the MergedProcess."""
@@ -266,7 +309,8 @@ class Style:
     """How events are written; see struct relay_export_options.
 
     file_format, times: of FORMATS and TIMES
-    mono_offset: CLOCK_REALTIME less CLOCK_MONOTONIC, ns
+    mono_offset: CLOCK_REALTIME less CLOCK_MONOTONIC, ns; of several machines, what chrome's times are since
+    shows_errors: whether each line says how far its time may be off
     """
 
     file_format: str = "text"
@@ -275,6 +319,7 @@ class Style:
     has_colours: bool = False
     is_brief: bool = False
     marks_late: bool = False
+    shows_errors: bool = False
 
 
 class _Consumer(library.Handle):
@@ -295,6 +340,7 @@ class Export(_Consumer):
         options.format, options.times = FORMATS[style.file_format], TIMES[style.times]
         options.mono_offset = style.mono_offset
         options.has_colours, options.is_brief, options.marks_late = style.has_colours, style.is_brief, style.marks_late
+        options.shows_errors = style.shows_errors
         super().__init__(merge, library.not_null(lib.relay_export_new(merge.pointer, options), style.file_format))
 
     def close(self) -> None:
@@ -316,7 +362,7 @@ class Export(_Consumer):
 class StreamPacket(NamedTuple):
     """A packet of events that the merge gave out of one stream; see struct relay_merge_packet.
 
-    begin, end: ticks of the process's clock
+    begin, end: ticks of the process's clock; ns since 1970, if it has a stretch
     events: a copy
     """
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from relayfs_fuse.native.merge import CAUSES, EVER, NO_CPU, EventKind, Loss, Merge, MergedProcess
+from relayfs_fuse.native.merge import CAUSES, EVER, NO_CPU, UNKNOWN, EventKind, Loss, Merge, MergedProcess
 from relayfs_fuse.tracefiles.ctf import NS
 from relayfs_fuse.tracefiles.losses import NO_BUFFER
 from relayfs_fuse.tracefiles.streams import stream_name
@@ -17,35 +18,38 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from relayfs_fuse.tracefiles.ctf import Declaration
+    from relayfs_fuse.tracefiles.hosts import Hosts
     from relayfs_fuse.tracefiles.losses import Interval
-    from relayfs_fuse.tracefiles.recorded import Part, Recording
+    from relayfs_fuse.tracefiles.recorded import Part
     from relayfs_fuse.tracefiles.thread_names import Names
+    from relayfs_fuse.tracefiles.time_line import HostClock
 
 
 def merge(
     parts: Sequence[Part], patterns: Sequence[str] = (), since: int = 0, until: int = EVER, condition: bytes = b""
 ) -> Merge:
-    """Merge the streams of parts of a recording.
+    """Merge the streams of parts of a recording, or of those of several machines.
 
     patterns: globs of PROVIDER:NAME, one of which must match; empty: all events are wanted
     since, until, condition: as for Merge
     """
     merged = Merge(since, until, condition)
-    # In a rotated recording, several directories can each have a part of the same process.
-    identities: dict[str, int] = {}
     # The last directory of a process has all intervals.
-    known = {part.origin.line: part.losses for part in parts if part.losses}
+    known = {(part.host, part.origin.line): part.losses for part in parts if part.losses}
+    identities = identities_of(parts)
     try:
-        for part, names in zip(parts, thread_names_of(parts), strict=True):
-            identity = identities.setdefault(part.origin.line, len(identities))
-            process = process_of(part, identity, patterns)
-            number = merged.add_process(process)
-            for (vpid, tid), name in names.items():
-                merged.name_thread(number, process.pid or vpid, tid, name)
-            merged.explain(number, _losses_of(known.get(part.origin.line, {})))
-            for cpu, paths in part.streams.items():
-                merged.add_files(number, cpu, paths)
-        _add_lost(merged, parts, len(identities))
+        hosts = {"": 0, **{clock.name: _add_host(merged, clock) for clock in _clocks_of(parts)}}
+        for part, identity, names in zip(parts, identities, thread_names_of(parts), strict=True):
+            losses = _losses_of(known.get((part.host, part.origin.line), {}))
+            for stretch in part.stretches or (None,):
+                process = process_of(part, identity, patterns)
+                number = merged.add_process(replace(process, host=hosts[part.host], stretch=stretch))
+                for (vpid, tid), name in names.items():
+                    merged.name_thread(number, process.pid or vpid, tid, name)
+                merged.explain(number, losses)
+                for cpu, paths in part.streams.items():
+                    merged.add_files(number, cpu, paths)
+        _add_lost(merged, parts, hosts, len(identities))
     except BaseException:
         merged.close()
         raise
@@ -62,24 +66,53 @@ def _losses_of(losses: Mapping[str, Sequence[Interval]]) -> list[Loss]:
     ]
 
 
-def _add_lost(merged: Merge, parts: Sequence[Part], identity: int) -> None:
-    """Add what programs have lost because they got no buffers; the part that was written last knows most of it."""
-    newest = max(parts, key=lambda part: part.changed_ns)
-    intervals = newest.losses.get(NO_BUFFER)
-    if not intervals:
-        return
-    number = merged.add_process(MergedProcess(newest.origin.trace, 0, identity, (), (NS, 0, 0), ()))
-    begin = newest.origin.real
-    losses = [
-        Loss(max(begin, one.since_ns), one.until_ns, one.n_records, CAUSES.get(one.cause, 0)) for one in intervals
-    ]
-    merged.add_lost(number, sorted(losses, key=lambda loss: loss.until))
+def _add_lost(merged: Merge, parts: Sequence[Part], hosts: Mapping[str, int], first: int) -> None:
+    """Add what programs have lost because they got no buffers.
+
+    Of each trace of each machine, the part that was written last knows most of it.
+
+    hosts: the numbers of the machines, by name
+    first: the first MergedProcess.identity that no part has
+    """
+    newest: dict[tuple[str, str], Part] = {}
+    for part in sorted(parts, key=lambda part: part.changed_ns):
+        newest[part.host, part.origin.trace] = part
+    for identity, part in enumerate(newest.values(), first):
+        intervals = part.losses.get(NO_BUFFER)
+        if not intervals:
+            continue
+        process = MergedProcess(part.origin.trace, 0, identity, (), (NS, 0, 0), (), host=hosts[part.host])
+        number = merged.add_process(process)
+        begin = part.origin.real
+        losses = [
+            Loss(max(begin, one.since_ns), one.until_ns, one.n_records, CAUSES.get(one.cause, 0)) for one in intervals
+        ]
+        merged.add_lost(number, sorted(losses, key=lambda loss: loss.until))
 
 
-def unread(merged: Merge, recording: Recording) -> str | None:
+def identities_of(parts: Sequence[Part]) -> list[int]:
+    """Return the MergedProcess.identity of each part.
+
+    In a rotated recording, several directories can each have a part of the same process.
+    """
+    found: dict[tuple[str, str], int] = {}
+    return [found.setdefault((part.host, part.origin.line), len(found)) for part in parts]
+
+
+def _clocks_of(parts: Sequence[Part]) -> list[HostClock]:
+    found = {part.host_clock.name: part.host_clock for part in parts if part.host_clock}
+    return [found[name] for name in sorted(found)]
+
+
+def _add_host(merged: Merge, clock: HostClock) -> int:
+    errors = (clock.max_error, clock.est_error) if clock.is_known else (UNKNOWN, UNKNOWN)
+    return merged.add_host(clock.name, *errors)
+
+
+def unread(merged: Merge, recording: Hosts) -> str | None:
     """Say which stream of a recording could not be read to its end, by its path in the recording; None: all were."""
     error = -merged.stats().error
-    for number, part in enumerate(recording.parts):
+    for number, part in enumerate(one for one in recording.parts for _ in one.stretches or (None,)):
         stats = merged.process_stats(number)
         if stats.error:
             path = os.path.relpath(os.path.join(part.path, stream_name(stats.cpu)), recording.directory)
@@ -93,10 +126,10 @@ def thread_names_of(parts: Sequence[Part]) -> list[Names]:
     These are the part's own ones, and those of later parts of the process: the recorder sees a thread's name some time
     after the thread's first event.
     """
-    later: dict[str, Names] = {}
+    later: dict[tuple[str, str], Names] = {}
     found = []
     for part in reversed(parts):
-        own, line = part.threads, part.origin.line
+        own, line = part.threads, (part.host, part.origin.line)
         later[line] = dict(islice((own | later.get(line, {}) | own).items(), THREADS_MAX))
         found.append(later[line])
     return found[::-1]

@@ -28,9 +28,11 @@ from relayfs_fuse.tracefiles.streams import stream_of
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from relayfs_fuse.native.merge import Stretch
     from relayfs_fuse.tracefiles.ctf import Declaration
     from relayfs_fuse.tracefiles.losses import Interval
     from relayfs_fuse.tracefiles.thread_names import Names
+    from relayfs_fuse.tracefiles.time_line import HostClock
 
 _METADATA = "metadata"
 _COMPRESSED = ".zst"
@@ -41,7 +43,12 @@ _METADATA_MAX = ctf.EVENTS_MAX + (128 << 10)
 _HEADING = b"/* CTF 1.8 */\n"
 _CLOCK = re.compile(rb"\tfreq = (\d{1,19});\n\toffset_s = (\d{1,10});\n\toffset = (\d{1,19});\n\};\n")
 _CONTEXT = re.compile(rb"\tevent\.context := struct \{\n((?:\t\tu?int32_t _\w{1,255};\n){1,16})\t\};\n")
+_HOSTNAME = re.compile(rb'\thostname = "([^"\n]{1,255})";\n')
 _NEEDED = "a DIR of `relayctl record` or `relayctl snapshot` is needed"
+
+
+class NoTraceError(RelayError):
+    """A directory has no part of a trace."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +62,10 @@ class Clock:
     freq: int
     offset_s: int
     offset: int
+
+    def time_at(self, ticks: int) -> int:
+        """Return the time of a tick, ns since 1970."""
+        return self.offset_s * ctf.NS + (self.offset + ticks) * ctf.NS // self.freq
 
     def ticks_at(self, time: int) -> int:
         """Return the last tick at or before a time, ns since 1970; 0, if it was before the clock's zero."""
@@ -70,6 +81,9 @@ class Part:
     streams: by CPU, or STATE_CPU, the files of the stream in order
     threads: names of threads, as far as the recorder has seen them
     losses: when and why events were lost, by buffer or NO_BUFFER
+    hostname: the name of the machine, as its kernel knows it
+    host_clock: what is known of the machine's clock, and its name; None: it is the only machine
+    stretches: how times are mapped to those of all machines; empty: not at all
     """
 
     path: str
@@ -81,6 +95,14 @@ class Part:
     streams: dict[int, list[str]] = field(default_factory=dict)
     threads: Names = field(default_factory=dict)
     losses: dict[str, list[Interval]] = field(default_factory=dict)
+    hostname: str = ""
+    host_clock: HostClock | None = None
+    stretches: tuple[Stretch, ...] = ()
+
+    @property
+    def host(self) -> str:
+        """The name of its machine; empty: it is the only one."""
+        return self.host_clock.name if self.host_clock else ""
 
 
 def _of_channel(directory: str) -> str:
@@ -109,7 +131,11 @@ def read_metadata(path: str, text: bytes) -> Part:
     context = _CONTEXT.search(text)
     names = re.findall(r" _(\w+);", context[1].decode("ascii")) if context else []
     declarations = tuple(ctf.declarations(text))
-    return Part(path, origin, Clock(*map(int, clock.groups())), tuple(names), declarations, losses=told(text))
+    hostname = _HOSTNAME.search(text)
+    return Part(
+        path, origin, Clock(*map(int, clock.groups())), tuple(names), declarations, losses=told(text),
+        hostname=hostname[1].decode(errors="backslashreplace") if hostname else "",
+    )  # fmt: skip
 
 
 class Recording:
@@ -131,7 +157,7 @@ class Recording:
             raise
         if not parts:
             self.close()
-            raise RelayError(f"{directory}: there is no trace of relayfs in it; {_NEEDED}{_of_channel(directory)}")
+            raise NoTraceError(f"{directory}: there is no trace of relayfs in it; {_NEEDED}{_of_channel(directory)}")
         self.parts = [replace(part, clock=clock) for part, clock in zip(parts, _best_clocks(parts), strict=True)]
 
     def close(self) -> None:
@@ -196,14 +222,20 @@ def unpack(source: BinaryIO, target: BinaryIO) -> None:
         raise RelayError(f"{source.name} cannot be unpacked: its end is missing")
 
 
-def _places(directory: str) -> Iterator[tuple[str, list[str]]]:
-    """Walk through the directories that have metadata; OSError: one cannot be read."""
+def walk(directory: str) -> Iterator[tuple[str, list[str], list[str]]]:
+    """Walk through the directories that are not hidden, as os.walk() does; OSError: one cannot be read."""
 
     def fail(error: OSError) -> None:
         raise error
 
     for path, directories, names in os.walk(directory, onerror=fail):
         directories[:] = sorted((name for name in directories if not name.startswith(".")), key=_natural)
+        yield path, directories, names
+
+
+def _places(directory: str) -> Iterator[tuple[str, list[str]]]:
+    """Find the directories that have metadata."""
+    for path, _, names in walk(directory):
         plain = {_plain_name(name) for name in names}
         if _METADATA in plain:
             # While a file is being compressed, both can exist; then the plain one is read.

@@ -42,6 +42,16 @@ void relay_merge_free(struct relay_merge *merge);
  * same. 0; -ENOMEM; -EINVAL: there is no condition, or it is damaged, or the merge has a condition or a process already. */
 int relay_merge_set_condition(struct relay_merge *merge, const struct relay_conditions *conditions);
 
+/* A machine, if the merge has processes of several: formats show its name. */
+struct relay_merge_host {
+	const char *name; /* copied; may have any bytes but 0 */
+	/* How far its clock was off at most, and as its kernel has estimated, ns; UINT64_MAX: it is not known. */
+	uint64_t max_error, est_error;
+};
+
+/* Add a machine, before the first event is output. Return its number, from 1, for struct relay_merge_process; or -ENOMEM. */
+int relay_merge_add_host(struct relay_merge *merge, const struct relay_merge_host *host);
+
 /* A process of a trace, or several that share buffers. */
 struct relay_merge_process {
 	const char *name; /* of the program; copied */
@@ -58,15 +68,35 @@ struct relay_merge_process {
 	 * an earlier boot, so that nothing more is written to them and the clock cannot be read. */
 	uint32_t clock, is_past;
 	/* Also for that: how many bytes of memory an event may take; longer ones count as lost. A power of two; 0: 16 MiB. */
-	uint32_t longest, unused;
+	uint32_t longest;
+	uint32_t host; /* the number of its machine; 0: there is only one */
 	/* Its declared events; those without names (relay_layouts_add) are left out. relay_merge_add_process() becomes
 	 * the owner, also if it fails, and frees them. */
 	struct relay_layouts *layouts;
 };
 
-/* Return the process's number, for relay_merge_add_files(), from 0; -ENOMEM; -EINVAL: freq is 0, or vpid_at or vtid_at
- * is outside the context. */
+/* Return the process's number, for relay_merge_add_files(), from 0; -ENOMEM; -EINVAL: freq is 0, vpid_at or vtid_at is
+ * outside the context, or there is no such host. */
 int relay_merge_add_process(struct relay_merge *merge, const struct relay_merge_process *process);
+
+/* What the time `time` of a process's clock is for all machines. Between two knots mapped times go evenly, and before the
+ * first and behind the last one as fast as those of the process. error: how far such times, from this knot to the next one,
+ * may be off, ns; UINT64_MAX: it is not known. */
+struct relay_time_knot {
+	uint64_t time, mapped, error;
+};
+
+/*
+ * Map the times of a process, whose streams are added later and are no buffers.
+ *
+ * knots        n of them, of which each is later than the one before, and not mapped to an earlier time; copied
+ * first, last  leave out events before and after these times of the process's clock. A clock that was set back is shown by
+ *              a process for the time before, and another one, with the same streams, for the time after that
+ *
+ * 0; -ENOMEM; -EINVAL: there is no such process, it is mapped already, or the knots are in no such order.
+ */
+int relay_merge_map_clock(struct relay_merge *merge, int process, const struct relay_time_knot *knots, uint32_t n,
+                          uint64_t first, uint64_t last);
 
 /* Name a thread, for RELAY_EXPORT_CHROME and _PERFETTO: the one whose events have this `tid`, and, if they have a number
  * of their process, this `pid`; otherwise `pid` is the process's. Call it before the first event is output, and at most
@@ -222,14 +252,15 @@ enum relay_export_times {
 };
 
 struct relay_export_options {
-	uint32_t format;     /* enum relay_export_format */
-	uint32_t times;      /* enum relay_export_times */
-	uint8_t has_colours; /* text: with a terminal's escape sequences for colours */
-	uint8_t is_brief;    /* text: times in us, and no brackets */
-	uint8_t marks_late;  /* text, JSON, pcapng: mark events that are older than one output before them */
-	uint8_t unused[5];
+	uint32_t format;      /* enum relay_export_format */
+	uint32_t times;       /* enum relay_export_times */
+	uint8_t has_colours;  /* text: with a terminal's escape sequences for colours */
+	uint8_t is_brief;     /* text: times in us, and no brackets */
+	uint8_t marks_late;   /* text, JSON, pcapng: mark events that are older than one output before them */
+	uint8_t shows_errors; /* text, JSON: with how far the time of each line may be off */
+	uint8_t unused[4];
 	/* CLOCK_REALTIME less CLOCK_MONOTONIC, ns, for RELAY_EXPORT_CHROME and _PERFETTO, whose times are
-	 * CLOCK_MONOTONIC. */
+	 * CLOCK_MONOTONIC. With several machines, _PERFETTO has CLOCK_REALTIME, and _CHROME times since this one. */
 	uint64_t mono_offset;
 };
 
@@ -250,8 +281,9 @@ struct relay_packets;
 struct relay_merge_packet {
 	uint32_t identity; /* of struct relay_merge_process */
 	uint32_t cpu;
-	uint64_t begin, end; /* the earliest and latest time of events and losses, ticks of the process's clock */
-	uint64_t lost;       /* events that were lost before these */
+	/* The earliest and latest time of events and losses, ticks of the process's clock; if that is mapped, ns since 1970. */
+	uint64_t begin, end;
+	uint64_t lost; /* events that were lost before these */
 	uint64_t n_events;
 	const char *events; /* `length` bytes, as behind the header of a packet (struct relay_packet) */
 	size_t length;

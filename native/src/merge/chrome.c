@@ -3,6 +3,9 @@
  * RELAY_EXPORT_CHROME: Chrome's trace events in JSON. This format has no tracks but those of threads. So each track is
  * written as a thread: the track of a thread with the thread's number, that of a process with the process's number,
  * others with numbers that no thread has. Times are microseconds of CLOCK_MONOTONIC.
+ *
+ * It has no machines either. So processes and threads of the second one have numbers that are OF_HOST larger, those of the
+ * third one twice that, and so on. What is known of the machines' clocks is in otherData.
  */
 #include "merge/export.h"
 #include "merge/tracks.h"
@@ -10,7 +13,7 @@
 #include <stdlib.h>
 
 /* The kernel gives threads numbers up to 1 << 22. */
-enum { FIRST_TID = 5000000 };
+enum { FIRST_TID = 5000000, OF_HOST = 1 << 23 };
 
 struct chrome_encoder {
 	struct relay_encoder encoder;
@@ -20,8 +23,16 @@ struct chrome_encoder {
 	bool has_any;
 };
 
+/* What is added to the numbers of a machine's processes and threads. */
+static uint64_t base_of(const struct relay_host *host)
+{
+	return host ? (uint64_t)host->number * OF_HOST : 0;
+}
+
 static uint64_t tid_of(const struct relay_track *track)
 {
+	if (track->kind == RELAY_TRACK_PROCESS)
+		return track->pid;
 	return track->kind == RELAY_TRACK_THREAD ? track->scope : FIRST_TID + track->number;
 }
 
@@ -32,8 +43,8 @@ static void begin_object(struct chrome_encoder *chrome, char phase, const struct
 	relay_put_text(output, chrome->has_any ? ",\n{\"ph\":\"" : "{\"ph\":\"");
 	chrome->has_any = true;
 	relay_put_byte(output, (unsigned char)phase);
-	relay_put_number(output, "\",\"pid\":", track->pid);
-	relay_put_number(output, ",\"tid\":", track->kind == RELAY_TRACK_PROCESS ? track->pid : tid_of(track));
+	relay_put_number(output, "\",\"pid\":", base_of(track->host) + track->pid);
+	relay_put_number(output, ",\"tid\":", base_of(track->host) + tid_of(track));
 }
 
 static void announce(void *user, const struct relay_track *track)
@@ -120,8 +131,16 @@ static void begin(struct relay_encoder *encoder, struct relay_output *output)
 
 static void end(struct relay_encoder *encoder, struct relay_output *output)
 {
-	(void)encoder;
-	relay_put_text(output, "\n],\"displayTimeUnit\":\"ns\"}\n");
+	const struct chrome_encoder *chrome = (struct chrome_encoder *)encoder;
+	const struct relay_host *host;
+	relay_put_text(output, "\n],\"displayTimeUnit\":\"ns\"");
+	for (uint32_t i = 0; (host = relay_merge_host(encoder->merge, i)); i++) {
+		if (i == 0)
+			relay_put_number(output, ",\"otherData\":{\"since_ns\":", chrome->mono_offset);
+		relay_put_text(output, i == 0 ? ",\"hosts\":[" : ",");
+		relay_put_json_host(output, host);
+	}
+	relay_put_text(output, relay_merge_host(encoder->merge, 0) ? "]}}\n" : "}\n");
 }
 
 static void fini(struct relay_encoder *encoder)
@@ -134,7 +153,7 @@ struct relay_encoder *relay_encoder_chrome(const struct relay_export_options *op
 	struct chrome_encoder *chrome = malloc(sizeof(*chrome));
 	if (!chrome)
 		return NULL;
-	*chrome = (struct chrome_encoder){.encoder = {begin, put_event, end, fini},
+	*chrome = (struct chrome_encoder){.encoder = {.begin = begin, .event = put_event, .end = end, .fini = fini},
 	                                  .tracks = {.announce = announce, .user = chrome},
 	                                  .mono_offset = options->mono_offset};
 	return &chrome->encoder;

@@ -50,8 +50,10 @@ struct relay_export *relay_export_new(struct relay_merge *merge, const struct re
 		return NULL;
 	exporter->merge = merge;
 	exporter->encoder = encoder_of(options);
-	if (exporter->encoder)
+	if (exporter->encoder) {
+		exporter->encoder->merge = merge;
 		return exporter;
+	}
 	free(exporter);
 	return NULL;
 }

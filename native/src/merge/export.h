@@ -8,6 +8,7 @@
 
 /* A format; the first member of the format's own struct. Functions other than event() may be NULL. */
 struct relay_encoder {
+	const struct relay_merge *merge; /* export.c sets it before it calls a function */
 	void (*begin)(struct relay_encoder *encoder, struct relay_output *output);
 	void (*event)(struct relay_encoder *encoder, struct relay_output *output, const struct relay_event *event);
 	void (*end)(struct relay_encoder *encoder, struct relay_output *output);
@@ -25,6 +26,10 @@ struct relay_encoder *relay_encoder_pcapng(const struct relay_export_options *op
 /* Write a value, in JSON or, with RELAY_ESCAPE_TEXT, as text, in which integers of the types x8 to x64 are hexadecimal. An
  * enum's value is written as its label, if it has one. */
 void relay_put_value(struct relay_output *output, const struct relay_value *value, enum relay_escapes escapes);
+
+/* Write what is known of a machine's clock as an object: {"host":"web-1","max_error_ns":1500000,"est_error_ns":20000}. What is
+ * not known is null. */
+void relay_put_json_host(struct relay_output *output, const struct relay_host *host);
 
 /* Write PROVIDER:NAME. */
 void relay_put_event_name(struct relay_output *output, const struct relay_event *event);

@@ -6,7 +6,8 @@
  *     {"ns":1700000000123456790,"process":"app","pid":42,"cpu":0,"lost":3,"since":1700000000123456789,
  *      "cause":"full"}
  *
- * An event that has a level has it before its name: "level":"err". Fields of the type bytes are strings of hexadecimal
+ * With several machines there is a line about each of them first (relay_put_json_host()), and then "host" behind "ns", and with
+ * options.shows_errors "error_ns", how far "ns" may be off. An event that has a level has it before its name: "level":"err". Fields of the type bytes are strings of hexadecimal
  * digits. An enum's value is its label, a string, if it has one, and otherwise a number. Structs are objects. NaN and the
  * infinities, which JSON does not have, are strings of these names.
  */
@@ -19,6 +20,25 @@ void relay_put_json_string(struct relay_output *output, const void *text, size_t
 	relay_put_byte(output, '"');
 	relay_put_string(output, text, length, RELAY_ESCAPE_JSON);
 	relay_put_byte(output, '"');
+}
+
+static void put_error(struct relay_output *output, const char *before, uint64_t error)
+{
+	if (error != UINT64_MAX) {
+		relay_put_number(output, before, error);
+		return;
+	}
+	relay_put_text(output, before);
+	relay_put_text(output, "null");
+}
+
+void relay_put_json_host(struct relay_output *output, const struct relay_host *host)
+{
+	relay_put_text(output, "{\"host\":");
+	relay_put_json_string(output, host->name, strlen(host->name));
+	put_error(output, ",\"max_error_ns\":", host->max_error);
+	put_error(output, ",\"est_error_ns\":", host->est_error);
+	relay_put_byte(output, '}');
 }
 
 static void put_name(struct relay_output *output, char before, const char *name, size_t length)
@@ -58,7 +78,7 @@ void relay_put_json_fields(struct relay_output *output, const struct relay_event
 
 struct json_encoder {
 	struct relay_encoder encoder;
-	bool marks_late;
+	bool marks_late, shows_errors;
 };
 
 static void put_level(struct relay_output *output, const struct relay_event *event)
@@ -76,6 +96,12 @@ static void put_event(struct relay_encoder *encoder, struct relay_output *output
 	const struct relay_traced *traced = event->stream->traced;
 	const struct json_encoder *json = (const struct json_encoder *)encoder;
 	relay_put_number(output, "{\"ns\":", event->time);
+	if (json->shows_errors && traced->map)
+		put_error(output, ",\"error_ns\":", event->error);
+	if (traced->host) {
+		relay_put_text(output, ",\"host\":");
+		relay_put_json_string(output, traced->host->name, strlen(traced->host->name));
+	}
 	relay_put_text(output, ",\"process\":");
 	relay_put_json_string(output, traced->name, strlen(traced->name));
 	if (relay_event_pid(event))
@@ -102,11 +128,22 @@ static void put_event(struct relay_encoder *encoder, struct relay_output *output
 	relay_put_text(output, "}\n");
 }
 
+static void begin(struct relay_encoder *encoder, struct relay_output *output)
+{
+	const struct relay_host *host;
+	for (uint32_t i = 0; (host = relay_merge_host(encoder->merge, i)); i++) {
+		relay_put_json_host(output, host);
+		relay_put_byte(output, '\n');
+	}
+}
+
 struct relay_encoder *relay_encoder_json(const struct relay_export_options *options)
 {
 	struct json_encoder *json = malloc(sizeof(*json));
 	if (!json)
 		return NULL;
-	*json = (struct json_encoder){.encoder = {.event = put_event}, .marks_late = options->marks_late};
+	*json = (struct json_encoder){.encoder = {.begin = begin, .event = put_event},
+	                              .marks_late = options->marks_late,
+	                              .shows_errors = options->shows_errors};
 	return &json->encoder;
 }

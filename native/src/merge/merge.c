@@ -32,7 +32,8 @@ static const size_t QUEUED_MAX = 64 << 20;
 struct relay_merge {
 	struct relay_traced **processes;
 	struct relay_stream **streams;
-	uint32_t n_processes, n_streams;
+	struct relay_host **hosts;
+	uint32_t n_processes, n_streams, n_hosts;
 	merge_key *tree; /* n_streams nodes, the first of which is not used */
 	merge_key winner;
 	bool is_built;             /* the tree, since the last stream was added */
@@ -76,8 +77,11 @@ void relay_merge_free(struct relay_merge *merge)
 		free_stream(merge->streams[i]);
 	for (uint32_t i = 0; i < merge->n_processes; i++)
 		free_process(merge->processes[i]);
+	for (uint32_t i = 0; i < merge->n_hosts; i++)
+		free(merge->hosts[i]); /* and its name, which is in the same memory */
 	free(merge->streams);
 	free(merge->processes);
+	free(merge->hosts);
 	free(merge->tree);
 	free(merge->conditions);
 	free(merge);
@@ -102,6 +106,37 @@ static void *with_room(void *array, uint32_t n)
 	return n & (n - 1) ? array : reallocarray(array, n ? 2 * (size_t)n : 1, sizeof(void *));
 }
 
+int relay_merge_add_host(struct relay_merge *merge, const struct relay_merge_host *host)
+{
+	const size_t length = strlen(host->name) + 1;
+	struct relay_host **hosts = with_room(merge->hosts, merge->n_hosts);
+	merge->hosts = hosts ? hosts : merge->hosts;
+	struct relay_host *added = hosts ? malloc(sizeof(*added) + length) : NULL;
+	if (!added)
+		return -ENOMEM;
+	*added = (struct relay_host){.name = (char *)(added + 1),
+	                             .number = merge->n_hosts,
+	                             .max_error = host->max_error,
+	                             .est_error = host->est_error};
+	memcpy(added->name, host->name, length);
+	hosts[merge->n_hosts++] = added;
+	return (int)merge->n_hosts;
+}
+
+const struct relay_host *relay_merge_host(const struct relay_merge *merge, uint32_t number)
+{
+	return number < merge->n_hosts ? merge->hosts[number] : NULL;
+}
+
+int relay_merge_map_clock(struct relay_merge *merge, int process, const struct relay_time_knot *knots, uint32_t n,
+                          uint64_t first, uint64_t last)
+{
+	if (!relay_merge_process(merge, process) || merge->processes[process]->map)
+		return -EINVAL;
+	merge->processes[process]->map = relay_clock_map_new(knots, n, first, last);
+	return merge->processes[process]->map ? 0 : -errno;
+}
+
 int relay_merge_add_process(struct relay_merge *merge, const struct relay_merge_process *process)
 {
 	struct relay_traced *traced = calloc(1, sizeof(*traced));
@@ -109,7 +144,9 @@ int relay_merge_add_process(struct relay_merge *merge, const struct relay_merge_
 	merge->processes = processes ? processes : merge->processes;
 	struct relay_filter *filter = merge->conditions ? relay_filter_new(merge->conditions) : NULL;
 	bool has_memory = traced && processes && (filter || !merge->conditions);
-	int err = has_memory ? relay_traced_init(traced, process) : -ENOMEM;
+	int err = process->host > merge->n_hosts ? -EINVAL : -ENOMEM;
+	if (has_memory && process->host <= merge->n_hosts)
+		err = relay_traced_init(traced, process);
 	if (err) {
 		relay_layouts_free(process->layouts);
 		relay_filter_free(filter);
@@ -117,6 +154,7 @@ int relay_merge_add_process(struct relay_merge *merge, const struct relay_merge_
 		return err;
 	}
 	traced->filter = filter;
+	traced->host = process->host ? merge->hosts[process->host - 1] : NULL;
 	uint32_t number = 0;
 	/* The first number that is free, because its process was removed. */
 	while (number < merge->n_processes && merge->processes[number])

@@ -27,6 +27,9 @@ const struct relay_traced *relay_merge_process(const struct relay_merge *merge, 
  */
 const struct relay_event *relay_merge_next(struct relay_merge *merge);
 
+/* Return a machine by its number, from 0. NULL: there is no such one. */
+const struct relay_host *relay_merge_host(const struct relay_merge *merge, uint32_t number);
+
 /* Return a number that no other triggers of the merge have. */
 uint64_t relay_merge_next_generation(struct relay_merge *merge);
 

@@ -62,9 +62,12 @@ static uint64_t ticks_in(const struct relay_traced *traced, uint64_t ns)
 	return ticks < UINT64_MAX ? (uint64_t)ticks : UINT64_MAX;
 }
 
-/* Return the tick of a time; if it is between two ticks, the later one. */
+/* Return the tick of a time; if it is between two ticks, the later one. The ticks of a clock that is mapped are ns since
+ * 1970. */
 static uint64_t ticks_at(const struct relay_traced *traced, uint64_t time)
 {
+	if (traced->map)
+		return time;
 	uint64_t base = relay_traced_time(traced, 0), ns = time > base ? time - base : 0;
 	uint64_t ticks = ticks_in(traced, ns);
 	/* relay_traced_time() rounds down, by less than 1 ns. */
@@ -125,7 +128,9 @@ static void put_event(struct packet *packet, const struct relay_event *event, ui
 static bool take(struct relay_packets *packets, const struct relay_event *event, uint64_t floor)
 {
 	const struct relay_stream *stream = event->stream;
-	uint64_t ticks = event->time < floor ? ticks_at(stream->traced, floor) : stream->cursor.time;
+	const bool has_own_ticks = event->time >= floor && !stream->traced->map;
+	uint64_t ticks =
+	    has_own_ticks ? stream->cursor.time : ticks_at(stream->traced, event->time < floor ? floor : event->time);
 	struct packet *packet = packet_for(packets, event, ticks);
 	if (!packet)
 		return false;

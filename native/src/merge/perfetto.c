@@ -7,16 +7,22 @@
  *
  * Times are ns of CLOCK_MONOTONIC. Traces do not record CLOCK_BOOTTIME; it is written as equal to CLOCK_MONOTONIC, from
  * which it differs by the time for which the machine was suspended.
+ *
+ * Of several machines, each is one of Perfetto's, with its machine_id in all its packets, the first one without, as that of
+ * Perfetto's service is; and times are ns of CLOCK_REALTIME. What is known of a machine's clock is an instant on a track of
+ * its own, at the time of the machine's first event.
  */
 #include "merge/export.h"
 #include "merge/grown.h"
+#include "merge/protobuf.h"
 #include "merge/tracks.h"
 #include "trace/field_types.h"
 
-enum { WIRE_VARINT = 0, WIRE_FIXED64 = 1, WIRE_LENGTH = 2, TAG_BITS = 3, VARINT_BYTES = 10 };
 enum { CLOCK_ID_REALTIME = 1, CLOCK_ID_MONOTONIC = 3, CLOCK_ID_BOOTTIME = 6 };
 enum { STATE_CLEARED = 1, STATE_NEEDED = 2 };
 enum { FIRST_SEQUENCE = 1, FIRST_OF_STREAMS = 2 };
+/* The uuids of machines' clocks; those of other tracks are less. */
+static const uint64_t FIRST_OF_HOSTS = 1ull << 32;
 
 /* Numbers of fields, by message. */
 enum { TRACE_PACKET = 1 };
@@ -28,10 +34,13 @@ enum {
 	PACKET_INTERNED = 12,
 	PACKET_FLAGS = 13,
 	PACKET_DROPPED = 42,
+	PACKET_SYSTEM_INFO = 45,
 	PACKET_DEFAULTS = 59,
-	PACKET_TRACK = 60
+	PACKET_TRACK = 60,
+	PACKET_MACHINE = 98
 };
-enum { SNAPSHOT_CLOCK = 1, SNAPSHOT_PRIMARY = 2, CLOCK_ID = 1, CLOCK_TIME = 2, DEFAULTS_CLOCK = 58 };
+enum { SNAPSHOT_CLOCK = 1, SNAPSHOT_PRIMARY = 2, CLOCK_ID = 1, CLOCK_TIME = 2, DEFAULTS_CLOCK = 58, PACKET_CLOCK = 58 };
+enum { SYSTEM_UTSNAME = 1, SYSTEM_MACHINE_NAME = 17, UTSNAME_SYSNAME = 1 };
 enum { TRACK_UUID = 1, TRACK_NAME = 2, TRACK_PROCESS = 3, TRACK_THREAD = 4, TRACK_PARENT = 5, TRACK_COUNTER = 8 };
 enum { PROCESS_PID = 1, PROCESS_NAME = 6, THREAD_PID = 1, THREAD_TID = 2, THREAD_NAME = 5 };
 enum { EVENT_ANNOTATION = 4, EVENT_TYPE = 9, EVENT_NAME_IID = 10, EVENT_TRACK = 11, EVENT_NAME = 23 };
@@ -54,71 +63,22 @@ struct perfetto_encoder {
 	struct sequence *sequences;
 	size_t n_sequences;
 	uint64_t mono_offset;
+	bool *told_hosts; /* by their numbers, whether their clocks' tracks are written */
+	size_t n_told;
 };
 
-/* --- protobuf --- */
-
-static void put_varint(struct relay_output *output, uint64_t number)
-{
-	unsigned char bytes[VARINT_BYTES];
-	size_t n = 0;
-	for (; number >= 0x80; number >>= 7)
-		bytes[n++] = (unsigned char)(number | 0x80);
-	bytes[n++] = (unsigned char)number;
-	relay_put(output, bytes, n);
-}
-
-static void put_number(struct relay_output *output, uint32_t field, uint64_t number)
-{
-	put_varint(output, field << TAG_BITS | WIRE_VARINT);
-	put_varint(output, number);
-}
-
-static void put_double(struct relay_output *output, uint32_t field, double number)
-{
-	put_varint(output, field << TAG_BITS | WIRE_FIXED64);
-	relay_put(output, &number, sizeof(number));
-}
-
-/* Begin a field with a length, such as a message. Returns the argument `begin` of end_message(). */
-static size_t begin_message(struct relay_output *output, uint32_t field)
-{
-	put_varint(output, field << TAG_BITS | WIRE_LENGTH);
-	relay_put_byte(output, 0);
-	return output->length;
-}
-
-/* Store the length of a message in the byte that begin_message() has left for it, and make room if it takes more. */
-static void end_message(struct relay_output *output, size_t begin)
-{
-	const size_t length = output->length - begin;
-	if (output->has_failed)
-		return;
-	if (length < 0x80) {
-		output->at[begin - 1] = (char)length;
-		return;
-	}
-	/* The length is first written behind the message, to know how many bytes it takes. Then the message is moved, and
-	 * the length is copied to its place. */
-	put_varint(output, length);
-	const size_t more = output->length - begin - length;
-	unsigned char bytes[VARINT_BYTES];
-	if (output->has_failed)
-		return;
-	memcpy(bytes, output->at + begin + length, more);
-	memmove(output->at + begin + more - 1, output->at + begin, length);
-	memcpy(output->at + begin - 1, bytes, more);
-	output->length--;
-}
-
-static void put_string(struct relay_output *output, uint32_t field, const void *text, size_t length)
-{
-	size_t string = begin_message(output, field);
-	relay_put_string(output, text, length, RELAY_ESCAPE_INVALID);
-	end_message(output, string);
-}
-
 /* --- clocks and tracks --- */
+
+static uint32_t clock_id_of(const struct relay_host *host)
+{
+	return host ? CLOCK_ID_REALTIME : CLOCK_ID_MONOTONIC;
+}
+
+static void put_machine(struct relay_output *output, const struct relay_host *host)
+{
+	if (host && host->number)
+		put_number(output, PACKET_MACHINE, host->number);
+}
 
 static void put_clock(struct relay_output *output, uint32_t id, uint64_t time)
 {
@@ -128,26 +88,64 @@ static void put_clock(struct relay_output *output, uint32_t id, uint64_t time)
 	end_message(output, clock);
 }
 
-static void begin(struct relay_encoder *encoder, struct relay_output *output)
+/* Begin a packet of sequence 1, of a machine. Returns the argument `begin` of end_message(). */
+static size_t begin_packet(struct relay_output *output, const struct relay_host *host)
 {
-	const struct perfetto_encoder *perfetto = (struct perfetto_encoder *)encoder;
-	const uint64_t second = 1000000000;
 	size_t packet = begin_message(output, TRACE_PACKET);
 	put_number(output, PACKET_SEQUENCE, FIRST_SEQUENCE);
+	put_machine(output, host);
+	return packet;
+}
+
+static void put_clocks(struct relay_output *output, const struct perfetto_encoder *perfetto,
+                       const struct relay_host *host)
+{
+	const uint64_t second = 1000000000;
+	size_t packet = begin_packet(output, host);
 	size_t snapshot = begin_message(output, PACKET_CLOCK_SNAPSHOT);
 	put_clock(output, CLOCK_ID_REALTIME, perfetto->mono_offset + second);
-	put_clock(output, CLOCK_ID_MONOTONIC, second);
-	put_clock(output, CLOCK_ID_BOOTTIME, second);
-	put_number(output, SNAPSHOT_PRIMARY, CLOCK_ID_MONOTONIC);
+	if (!host) {
+		put_clock(output, CLOCK_ID_MONOTONIC, second);
+		put_clock(output, CLOCK_ID_BOOTTIME, second);
+	}
+	put_number(output, SNAPSHOT_PRIMARY, clock_id_of(host));
 	end_message(output, snapshot);
 	end_message(output, packet);
+}
+
+static void put_system_info(struct relay_output *output, const struct relay_host *host)
+{
+	size_t packet = begin_packet(output, host);
+	size_t info = begin_message(output, PACKET_SYSTEM_INFO);
+	size_t utsname = begin_message(output, SYSTEM_UTSNAME);
+	put_string(output, UTSNAME_SYSNAME, "Linux", 5);
+	end_message(output, utsname);
+	put_string(output, SYSTEM_MACHINE_NAME, host->name, strlen(host->name));
+	end_message(output, info);
+	end_message(output, packet);
+}
+
+static void begin(struct relay_encoder *encoder, struct relay_output *output)
+{
+	struct perfetto_encoder *perfetto = (struct perfetto_encoder *)encoder;
+	const struct relay_host *host = relay_merge_host(encoder->merge, 0);
+	if (!host)
+		put_clocks(output, perfetto, NULL);
+	else
+		perfetto->mono_offset = 0;
+	for (uint32_t i = 0; (host = relay_merge_host(encoder->merge, i)); i++) {
+		put_clocks(output, perfetto, host);
+		put_system_info(output, host);
+	}
 }
 
 static void put_process(struct relay_output *output, const struct relay_track *track)
 {
 	size_t process = begin_message(output, TRACK_PROCESS);
 	put_number(output, PROCESS_PID, track->pid);
-	put_string(output, PROCESS_NAME, track->name, track->name_length);
+	size_t name = begin_message(output, PROCESS_NAME);
+	relay_put_track_name(output, track, RELAY_ESCAPE_INVALID);
+	end_message(output, name);
 	end_message(output, process);
 }
 
@@ -164,8 +162,7 @@ static void put_thread(struct relay_output *output, const struct relay_track *tr
 static void announce(void *user, const struct relay_track *track)
 {
 	struct relay_output *output = ((struct perfetto_encoder *)user)->output;
-	size_t packet = begin_message(output, TRACE_PACKET);
-	put_number(output, PACKET_SEQUENCE, FIRST_SEQUENCE);
+	size_t packet = begin_packet(output, track->host);
 	size_t descriptor = begin_message(output, PACKET_TRACK);
 	put_number(output, TRACK_UUID, track->number);
 	if (track->parent)
@@ -209,7 +206,7 @@ static void begin_sequence(struct relay_output *output, struct sequence *sequenc
 	if (event->lost)
 		put_number(output, PACKET_DROPPED, 1);
 	size_t defaults = begin_message(output, PACKET_DEFAULTS);
-	put_number(output, DEFAULTS_CLOCK, CLOCK_ID_MONOTONIC);
+	put_number(output, DEFAULTS_CLOCK, clock_id_of(event->stream->traced->host));
 	end_message(output, defaults);
 	sequence->is_begun = true;
 }
@@ -407,10 +404,65 @@ static void put_track_event(struct relay_output *output, const struct relay_even
 	end_message(output, message);
 }
 
+static void put_error(struct relay_output *output, const char *name, uint64_t error)
+{
+	if (error != UINT64_MAX) {
+		put_named_number(output, name, error);
+		return;
+	}
+	size_t annotation = begin_message(output, EVENT_ANNOTATION);
+	put_string(output, ANNOTATION_NAME, name, strlen(name));
+	put_string(output, ANNOTATION_STRING, "unknown", 7);
+	end_message(output, annotation);
+}
+
+/* Write what is known of a machine's clock, at the time of its first event. */
+static void put_host(struct relay_output *output, const struct relay_host *host, uint64_t time)
+{
+	static const char name[] = "clock";
+	size_t packet = begin_packet(output, host);
+	size_t descriptor = begin_message(output, PACKET_TRACK);
+	put_number(output, TRACK_UUID, FIRST_OF_HOSTS + host->number);
+	put_string(output, TRACK_NAME, name, strlen(name));
+	end_message(output, descriptor);
+	end_message(output, packet);
+	packet = begin_packet(output, host);
+	put_number(output, PACKET_TIMESTAMP, time);
+	put_number(output, PACKET_CLOCK, clock_id_of(host));
+	size_t message = begin_message(output, PACKET_TRACK_EVENT);
+	put_number(output, EVENT_TYPE, TYPE_INSTANT);
+	put_number(output, EVENT_TRACK, FIRST_OF_HOSTS + host->number);
+	put_string(output, EVENT_NAME, name, strlen(name));
+	size_t annotation = begin_message(output, EVENT_ANNOTATION);
+	put_string(output, ANNOTATION_NAME, "host", 4);
+	put_string(output, ANNOTATION_STRING, host->name, strlen(host->name));
+	end_message(output, annotation);
+	put_error(output, "max_error_ns", host->max_error);
+	put_error(output, "est_error_ns", host->est_error);
+	end_message(output, message);
+	end_message(output, packet);
+}
+
+/* Return whether this is the first call for this machine. false also, if there is no memory: has_failed is set. */
+static bool is_first_of(struct perfetto_encoder *perfetto, const struct relay_host *host)
+{
+	bool *told = relay_grown(perfetto->told_hosts, &perfetto->n_told, host->number, sizeof(*told));
+	perfetto->output->has_failed |= !told;
+	if (!told)
+		return false;
+	perfetto->told_hosts = told;
+	const bool is_first = !told[host->number];
+	told[host->number] = true;
+	return is_first;
+}
+
 static void put_event(struct relay_encoder *encoder, struct relay_output *output, const struct relay_event *event)
 {
 	struct perfetto_encoder *perfetto = (struct perfetto_encoder *)encoder;
+	const struct relay_host *host = event->stream->traced->host;
 	perfetto->output = output;
+	if (host && is_first_of(perfetto, host))
+		put_host(output, host, event->time);
 	const struct relay_mark mark = relay_mark_of(&perfetto->tracks, event);
 	struct sequence *sequence = sequence_of(perfetto, event->stream);
 	if (!mark.track || !sequence) {
@@ -421,6 +473,7 @@ static void put_event(struct relay_encoder *encoder, struct relay_output *output
 	put_number(output, PACKET_TIMESTAMP,
 	           event->time > perfetto->mono_offset ? event->time - perfetto->mono_offset : 0);
 	put_number(output, PACKET_SEQUENCE, FIRST_OF_STREAMS + (uint64_t)event->stream->number);
+	put_machine(output, host);
 	if (!sequence->is_begun || event->lost)
 		begin_sequence(output, sequence, event);
 	else
@@ -438,6 +491,7 @@ static void fini(struct relay_encoder *encoder)
 	for (size_t i = 0; i < perfetto->n_sequences; i++)
 		free(perfetto->sequences[i].interned);
 	free(perfetto->sequences);
+	free(perfetto->told_hosts);
 }
 
 struct relay_encoder *relay_encoder_perfetto(const struct relay_export_options *options)

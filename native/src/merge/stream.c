@@ -32,12 +32,20 @@ static void set_clock(struct relay_traced *traced, uint64_t freq, uint64_t offse
 	traced->mult = (uint64_t)quotient;
 	traced->shift = shift;
 	traced->base = offset_s * NS;
-	traced->base = relay_traced_time(traced, offset);
+	traced->base = relay_traced_own_time(traced, offset);
+}
+
+uint64_t relay_traced_own_time(const struct relay_traced *traced, uint64_t ticks)
+{
+	return traced->base + (uint64_t)((unsigned __int128)ticks * traced->mult >> traced->shift);
 }
 
 uint64_t relay_traced_time(const struct relay_traced *traced, uint64_t ticks)
 {
-	return traced->base + (uint64_t)((unsigned __int128)ticks * traced->mult >> traced->shift);
+	const uint64_t time = relay_traced_own_time(traced, ticks);
+	uint32_t near = 0;
+	return traced->map ? relay_clock_map_time(traced->map, relay_clock_map_knot(traced->map, time, &near), time)
+	                   : time;
 }
 
 int relay_traced_init(struct relay_traced *traced, const struct relay_merge_process *process)
@@ -77,6 +85,7 @@ void relay_traced_free(struct relay_traced *traced)
 	for (uint32_t i = 0; i < traced->n_threads; i++)
 		free(traced->threads[i].name);
 	free(traced->threads);
+	free(traced->map);
 	free(traced->name);
 }
 
@@ -160,6 +169,34 @@ static bool is_wanted(const struct relay_stream *stream, uint64_t time)
 	return time >= stream->since && time <= stream->until;
 }
 
+/* Set time and error of stream->event. false: the time is not wanted, or of another map of the clock. */
+static bool set_time(struct relay_stream *stream, uint64_t ticks)
+{
+	const struct relay_clock_map *map = stream->traced->map;
+	uint64_t time = relay_traced_own_time(stream->traced, ticks);
+	stream->event.error = 0;
+	if (map) {
+		if (time < map->first || time > map->last)
+			return false;
+		const struct relay_time_knot *knot = relay_clock_map_knot(map, time, &stream->knot);
+		time = relay_clock_map_time(map, knot, time);
+		stream->event.error = knot->error;
+	}
+	stream->event.time = time;
+	return is_wanted(stream, time);
+}
+
+/* True if all events of a packet are outside of what is wanted. */
+static bool is_outside(const struct relay_stream *stream, const struct relay_packet *head)
+{
+	const struct relay_traced *traced = stream->traced;
+	if (relay_traced_time(traced, head->timestamp_begin) > stream->until ||
+	    relay_traced_time(traced, head->timestamp_end) < stream->since)
+		return true;
+	return traced->map && (relay_traced_own_time(traced, head->timestamp_begin) > traced->map->last ||
+	                       relay_traced_own_time(traced, head->timestamp_end) < traced->map->first);
+}
+
 static bool meets_condition(const struct relay_stream *stream)
 {
 	struct relay_filter *filter = stream->traced->filter;
@@ -182,10 +219,10 @@ static bool next_in_packet(struct relay_stream *stream)
 		const struct relay_trace_event *declared = cursor->layout->event;
 		if (!declared)
 			continue;
-		uint64_t time = relay_traced_time(stream->traced, cursor->time);
-		if (!is_wanted(stream, time) || !meets_condition(stream))
+		if (!set_time(stream, cursor->time) || !meets_condition(stream))
 			continue;
-		stream->event = (struct relay_event){.time = time,
+		stream->event = (struct relay_event){.time = stream->event.time,
+		                                     .error = stream->event.error,
 		                                     .stream = stream,
 		                                     .declared = declared,
 		                                     .has_structs = cursor->layout->has_structs,
@@ -206,6 +243,7 @@ static bool next_loss(struct relay_stream *stream)
 		if (!stream->lost[cause])
 			continue;
 		stream->event = (struct relay_event){.time = stream->lost_time,
+		                                     .error = stream->lost_error,
 		                                     .stream = stream,
 		                                     .lost = stream->lost[cause],
 		                                     .since = stream->lost_since,
@@ -216,14 +254,15 @@ static bool next_loss(struct relay_stream *stream)
 	return false;
 }
 
-/* Note how many events were lost before a packet, by cause. Events may also be lost while the packet is written; an empty
+/* Note how many events were lost before a packet, whose time is set, by cause. Events may also be lost while the packet is written; an empty
  * packet tells of losses that may be later, as it does at the end of a recording. */
 static void note_loss(struct relay_stream *stream, const struct relay_source_packet *packet)
 {
 	const uint64_t lost = packet->head.events_discarded - stream->discarded;
 	const uint64_t end =
 	    packet->length ? relay_traced_time(stream->traced, packet->head.timestamp_end) : UINT64_MAX;
-	stream->lost_time = relay_traced_time(stream->traced, packet->head.timestamp_begin);
+	stream->lost_time = stream->event.time;
+	stream->lost_error = stream->event.error;
 	stream->lost_since = relay_traced_time(stream->traced, stream->last_end);
 	if (packet->tells_causes)
 		memcpy(stream->lost, packet->lost, sizeof(stream->lost));
@@ -235,9 +274,8 @@ static void note_loss(struct relay_stream *stream, const struct relay_source_pac
 static bool enter(struct relay_stream *stream, const struct relay_source_packet *packet)
 {
 	const struct relay_packet *head = &packet->head;
-	const uint64_t time = relay_traced_time(stream->traced, head->timestamp_begin);
-	const bool has_lost =
-	    stream->has_packets && head->events_discarded > stream->discarded && is_wanted(stream, time);
+	const bool has_lost = set_time(stream, head->timestamp_begin) && stream->has_packets &&
+	                      head->events_discarded > stream->discarded;
 	if (has_lost)
 		note_loss(stream, packet);
 	stream->has_packets = true;
@@ -248,7 +286,7 @@ static bool enter(struct relay_stream *stream, const struct relay_source_packet 
 	                                             .stop = packet->events + packet->length,
 	                                             .time = head->timestamp_begin,
 	                                             .end = head->timestamp_end};
-	if (time > stream->until || relay_traced_time(stream->traced, head->timestamp_end) < stream->since)
+	if (is_outside(stream, head))
 		stream->cursor.at = stream->cursor.stop;
 	return has_lost && next_loss(stream);
 }

@@ -7,6 +7,7 @@
 #define RELAYFS_MERGE_STREAM_H
 
 #include "merge/chosen.h"
+#include "merge/clock_map.h"
 #include "merge/filter.h"
 #include "merge/losses.h"
 
@@ -49,6 +50,13 @@ struct relay_thread_name {
 	char *name;
 };
 
+/* See struct relay_merge_host. */
+struct relay_host {
+	char *name;
+	uint32_t number; /* from 0 */
+	uint64_t max_error, est_error;
+};
+
 /* A process of a merge; see struct relay_merge_process. */
 struct relay_traced {
 	char *name;
@@ -66,6 +74,8 @@ struct relay_traced {
 	uint32_t clock;   /* enum relay_timestamp; 0: all its streams are files */
 	uint32_t longest; /* the most bytes of an event that is copied from a buffer */
 	bool is_past;
+	const struct relay_host *host; /* NULL: there is only one */
+	struct relay_clock_map *map;   /* NULL: times are those of the process's clock */
 };
 
 /* 0; -EINVAL or -ENOMEM: `traced` refers to no memory then, and the caller still owns process->layouts. */
@@ -77,6 +87,8 @@ int relay_traced_name_thread(struct relay_traced *traced, uint32_t pid, uint32_t
 /* Return the name of a thread; "": it is not known. */
 const char *relay_traced_thread_name(const struct relay_traced *traced, uint32_t pid, uint32_t tid);
 
+/* Return the time since 1970, ns, by the process's clock; and by all machines' together. */
+uint64_t relay_traced_own_time(const struct relay_traced *traced, uint64_t ticks);
 uint64_t relay_traced_time(const struct relay_traced *traced, uint64_t ticks);
 
 struct relay_stream;
@@ -90,6 +102,7 @@ struct relay_event {
 	const unsigned char *context, *fields, *end;
 	uint64_t lost, since;
 	uint32_t cause;   /* of a loss: enum relay_loss_cause */
+	uint64_t error;   /* how far `time` may be off, if the process has a map: struct relay_time_knot */
 	bool is_late;     /* the merge has given out a later event before */
 	bool has_structs; /* some of its fields are in structs */
 };
@@ -107,10 +120,11 @@ struct relay_stream {
 	/* discarded: as the last packet said. last_end: up to which losses are told: the last packet's end, or a later
 	 * watermark. */
 	uint64_t discarded, last_end;
-	/* Of the loss before the packet, the events by cause that were not given out yet; and its times. */
-	uint64_t lost[RELAY_N_LOSS_CAUSES], lost_since, lost_time;
+	/* Of the loss before the packet, the events by cause that were not given out yet; and its times and error. */
+	uint64_t lost[RELAY_N_LOSS_CAUSES], lost_since, lost_time, lost_error;
 	uint64_t since, until, round;    /* round: relay_merge.round when it was last advanced while empty */
 	struct relay_merge_stats *stats; /* of the merge; events are counted there */
+	uint32_t knot;                   /* of relay_clock_map_knot() */
 };
 
 /* Go on to the next event; if the stream is empty, ask the source for a packet again. */

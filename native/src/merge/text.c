@@ -9,6 +9,11 @@
  *
  * An event of the stream of states has `state` in place of the CPU. An event that has a level has it before its name. Integers of the types x8 to x64 and fields of the type bytes are
  * hexadecimal: 0xFF and <00ff>. An enum's value is its label, if it has one. Arrays are [1, 2], structs { x = 1, y = 2 }.
+ * With several machines the name of the event's precedes the program's, and with options.shows_errors how far the time may
+ * be off, in seconds, or +-? if that is not known:
+ *
+ *     [12:34:56.123456789] +-0.001500 web-1 app-42/43 cpu0 server:request: { id = 7 }
+ *
  * With options.marks_late, the line of an event that is older than one before it ends with " late". A brief line has
  * microseconds and no CPU:
  *
@@ -43,7 +48,7 @@ enum { STAMP_BYTES = 64 };
 struct text_encoder {
 	struct relay_encoder encoder;
 	uint32_t times; /* enum relay_export_times */
-	bool has_colours, is_brief, marks_late;
+	bool has_colours, is_brief, marks_late, shows_errors;
 	bool has_first;
 	uint64_t first;          /* the time of the first line */
 	uint64_t second;         /* the time in `stamp`, seconds since 1970 */
@@ -155,6 +160,10 @@ static void put_writer(const struct text_encoder *text, struct relay_output *out
 {
 	const struct relay_traced *traced = event->stream->traced;
 	begin_colour(text, output, COLOUR_WRITER);
+	if (traced->host) {
+		relay_put_string(output, traced->host->name, strlen(traced->host->name), RELAY_ESCAPE_TEXT);
+		relay_put_byte(output, ' ');
+	}
 	relay_put_string(output, traced->name, strlen(traced->name), RELAY_ESCAPE_TEXT);
 	if (!event->lost || traced->pid)
 		relay_put_number(output, "-", relay_event_pid(event));
@@ -211,12 +220,27 @@ static void put_what(const struct text_encoder *text, struct relay_output *outpu
 	put_late(text, output, event);
 }
 
+static void put_error(struct relay_output *output, uint64_t error)
+{
+	const uint64_t us = error / 1000 + (error % 1000 != 0);
+	relay_put_text(output, " +-");
+	if (error == UINT64_MAX) {
+		relay_put_byte(output, '?');
+		return;
+	}
+	relay_put_u64(output, us / 1000000);
+	relay_put_byte(output, '.');
+	relay_put_padded(output, us % 1000000, 6);
+}
+
 static void begin_line(struct text_encoder *text, struct relay_output *output, const struct relay_event *event)
 {
 	if (!text->has_first)
 		text->first = event->time;
 	text->has_first = true;
 	put_time(text, output, event->time);
+	if (text->shows_errors && event->stream->traced->map)
+		put_error(output, event->error);
 }
 
 static void put_event(struct relay_encoder *encoder, struct relay_output *output, const struct relay_event *event)
@@ -270,6 +294,7 @@ struct relay_encoder *relay_encoder_text(const struct relay_export_options *opti
 	                          .times = options->times,
 	                          .has_colours = options->has_colours,
 	                          .is_brief = options->is_brief,
-	                          .marks_late = options->marks_late};
+	                          .marks_late = options->marks_late,
+	                          .shows_errors = options->shows_errors};
 	return &text->encoder;
 }

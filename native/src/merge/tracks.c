@@ -120,6 +120,10 @@ static const struct relay_track *get(struct relay_tracks *tracks, struct relay_t
 
 void relay_put_track_name(struct relay_output *output, const struct relay_track *track, enum relay_escapes escapes)
 {
+	if (track->host && !track->parent) {
+		relay_put_string(output, track->host->name, strlen(track->host->name), escapes);
+		relay_put_text(output, ": ");
+	}
 	if (track->kind == RELAY_TRACK_CPU) {
 		relay_put_text(output, "cpu ");
 		relay_put_u64(output, track->scope);
@@ -136,6 +140,7 @@ static const struct relay_track *process_of(struct relay_tracks *tracks, const s
 	return get(tracks, (struct relay_track){.kind = RELAY_TRACK_PROCESS,
 	                                        .identity = traced->identity,
 	                                        .pid = relay_event_pid(event),
+	                                        .host = traced->host,
 	                                        .name = traced->name,
 	                                        .name_length = strlen(traced->name)});
 }
@@ -150,6 +155,7 @@ static const struct relay_track *track_in(struct relay_tracks *tracks, const str
 	                                        .kind = kind,
 	                                        .identity = parent->identity,
 	                                        .pid = parent->pid,
+	                                        .host = parent->host,
 	                                        .scope = scope,
 	                                        .name = name,
 	                                        .name_length = length});
@@ -173,6 +179,7 @@ static const struct relay_track *thread_of(struct relay_tracks *tracks, const st
 	                          .kind = RELAY_TRACK_THREAD,
 	                          .identity = process->identity,
 	                          .pid = process->pid,
+	                          .host = process->host,
 	                          .scope = tid};
 	const struct relay_track *track = find_track(tracks, &key);
 	if (track)
@@ -277,6 +284,7 @@ static const struct relay_track *lost_track(struct relay_tracks *tracks, const s
 	/* Of a buffer that several processes share, it is not known which of them has lost events. */
 	return get(tracks, (struct relay_track){.kind = RELAY_TRACK_LOST,
 	                                        .identity = event->stream->traced->identity,
+	                                        .host = event->stream->traced->host,
 	                                        .name = name,
 	                                        .name_length = sizeof(name) - 1});
 }

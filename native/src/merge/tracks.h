@@ -32,9 +32,10 @@ enum relay_track_kind {
 struct relay_track {
 	const struct relay_track *parent; /* NULL: it is in no other track, as a process's own track */
 	enum relay_track_kind kind;
-	uint32_t number;        /* from 1 */
-	uint32_t identity, pid; /* of the process */
-	uint64_t scope;         /* number of the thread or CPU, or the value of a field scope_... */
+	uint32_t number;               /* from 1 */
+	uint32_t identity, pid;        /* of the process */
+	const struct relay_host *host; /* of the process; NULL: there is only one */
+	uint64_t scope;                /* number of the thread or CPU, or the value of a field scope_... */
 	uint64_t hash;
 	const char *name; /* may not be UTF-8; "" for a CPU, or a thread whose name is not known */
 	size_t name_length;
@@ -51,7 +52,7 @@ struct relay_tracks {
 
 void relay_tracks_free(struct relay_tracks *tracks);
 
-/* Write the name of a track. */
+/* Write the name of a track; of a process, behind that of its machine, if there are several: "web-1: app". */
 void relay_put_track_name(struct relay_output *output, const struct relay_track *track, enum relay_escapes escapes);
 
 /* How a viewer shows an event. */

@@ -10,8 +10,9 @@ from typing import BinaryIO
 from relayfs_fuse.cli.export import exported
 from relayfs_fuse.cli.snapshot import held_now
 from relayfs_fuse.native.library import closed_on_error
+from relayfs_fuse.native.merge import Style
+from relayfs_fuse.tracefiles.hosts import Hosts
 from relayfs_fuse.tracefiles.merged import merge
-from relayfs_fuse.tracefiles.recorded import Recording
 
 
 def snapshot(store: str, name: str) -> BinaryIO:
@@ -25,12 +26,12 @@ def snapshot(store: str, name: str) -> BinaryIO:
 
 def perfetto(store: str, name: str) -> BinaryIO:
     """Return a trace for ui.perfetto.dev, as relayctl export --perfetto writes it; RelayError, OSError."""
-    with held_now(name, None, store) as directory, closing(Recording(directory)) as recording:
+    with held_now(name, None, store) as directory, closing(Hosts([directory])) as recording:
         file = tempfile.TemporaryFile(prefix="relayctl-")  # noqa: SIM115  # the caller closes it
         with (
             closed_on_error(file),
             closing(merge(recording.parts)) as merged,
-            closing(exported(name, recording, merged, "perfetto")) as pieces,
+            closing(exported(name, recording, merged, Style("perfetto"))) as pieces,
         ):
             file.writelines(pieces)
     return file

@@ -1,0 +1,117 @@
+"""Recordings of several machines, as `relayctl receive` writes them to DIR/HOST/RECORDING, on one time line."""
+
+from __future__ import annotations
+
+import os
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from relayfs_fuse.tracefiles import clock_pairs
+from relayfs_fuse.tracefiles.recorded import NoTraceError, Recording, walk
+from relayfs_fuse.tracefiles.time_line import HostClock, stretches_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from relayfs_fuse.tracefiles.recorded import Part
+
+# What a recording has, and what a directory of received ones has.
+_MARK = ".relayfs"
+_RECEIVED = ".received"
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a recording is.
+
+    host: the name of its machine, by the directory that it is in; "": the recording says it
+    """
+
+    path: str
+    host: str
+
+
+class Hosts:
+    """The parts of all recordings in some directories.
+
+    directories: of machines, of recordings, or of both
+    parts: with the host and the stretches of each, if there are several machines, or the directory is of received ones
+    clocks: of the machines, in the order of their names; empty: there is only one, and its recording is what is shown
+
+    RelayError: there is no trace. OSError: something cannot be read.
+    """
+
+    def __init__(self, directories: Sequence[str]) -> None:
+        self.directory = (
+            directories[0] if len(directories) == 1 else os.path.commonpath(map(os.path.abspath, directories))
+        )
+        self.parts: list[Part] = []
+        self.clocks: list[HostClock] = []
+        self._stack = ExitStack()
+        try:
+            self._read(directories)
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Remove unpacked files."""
+        self._stack.close()
+
+    def _read(self, directories: Sequence[str]) -> None:
+        found: list[tuple[str, Recording]] = []
+        places = [place for directory in directories for place in _places(directory)]
+        for place in places:
+            try:
+                recording = Recording(place.path)
+            except NoTraceError:
+                # One that has just begun, or of a channel; a directory without a mark is none of a recording.
+                if len(places) == 1 or not os.path.exists(os.path.join(place.path, _MARK)):
+                    raise
+                continue
+            self._stack.callback(recording.close)
+            found.append((place.host or recording.parts[0].hostname, recording))
+        if not found:
+            raise NoTraceError(f"{directories[0]}: there is no trace of relayfs in any of its {len(places)} recordings")
+        names = sorted({host for host, _ in found})
+        is_one = len(places) == 1 and places[0].path == directories[0]
+        if is_one or (len(names) == 1 and not any(place.host for place in places)):
+            self.parts = [part for _, recording in found for part in recording.parts]
+            return
+        clocks = {name: HostClock(name) for name in names}
+        self.clocks = list(clocks.values())
+        for host, recording in found:
+            clock, pairs = clocks[host], _pairs_in(recording.directory)
+            clock.add(recording.parts[0], pairs)
+            for part in recording.parts:
+                self.parts.append(replace(part, host_clock=clock, stretches=tuple(stretches_of(part, pairs))))
+
+    @property
+    def begin(self) -> int:
+        """The first time that any part knows of, ns since 1970."""
+        times = [part.origin.real for part in self.parts]
+        return min([*times, *(knot.mapped for part in self.parts for one in part.stretches for knot in one.knots)])
+
+
+def _pairs_in(directory: str) -> list[clock_pairs.Pair]:
+    with suppress(FileNotFoundError), open(os.path.join(directory, clock_pairs.FILE), "rb") as file:
+        return clock_pairs.unpack(file.read(clock_pairs.FILE_BYTES))
+    return []
+
+
+def _places(directory: str) -> Iterator[Place]:
+    """Find recordings in a directory; if none has a mark, as a snapshot, it is the directory itself."""
+    n = 0
+    top = os.path.abspath(directory)
+    for path, directories, names in walk(top):
+        if _MARK in names:
+            n += 1
+            directories[:] = []
+            above = os.path.dirname(path)
+            is_received = os.path.isdir(os.path.join(os.path.dirname(above), _RECEIVED))
+            is_below = path.startswith(os.path.join(top, "")) and above != top
+            inside = os.path.join(directory, os.path.relpath(path, top)) if path != top else directory
+            yield Place(inside, os.path.basename(above) if is_received or is_below else "")
+    if not n:
+        yield Place(directory, "")
