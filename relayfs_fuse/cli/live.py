@@ -11,20 +11,24 @@ import click
 import trio
 
 from relayfs_fuse.cli import complete
-from relayfs_fuse.cli.common import check_stdout, place_options
+from relayfs_fuse.cli.clocks import say_clocks
+from relayfs_fuse.cli.common import are_recordings_all, check_stdout, place_options
 from relayfs_fuse.errors import RelayError
-from relayfs_fuse.lttng_live.server import Served, Server
+from relayfs_fuse.lttng_live.server import ServedRecordings, ServedTraces, Server
 from relayfs_fuse.native.trace import Traces
 from relayfs_fuse.reading.damage import reason
 from relayfs_fuse.reading.room import permit_many_files
 from relayfs_fuse.reading.source import Source, find_store
 from relayfs_fuse.record.report import Progress
+from relayfs_fuse.tracefiles.hosts import Hosts
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 _NS_IN_MS = 1_000_000
 _PORT_MAX = 65535
+# The session of several directories.
+_SEVERAL = "recordings"
 
 
 class Address(click.ParamType):  # type: ignore[type-arg]  # before click 8.2 it has no parameter
@@ -57,27 +61,22 @@ def listen_option(port: int, who: str) -> Callable[..., Any]:
 
 
 @click.command()
-@click.argument("name", metavar="[TRACE]", required=False, shell_complete=complete.traces)
+@click.argument("names", metavar="[TRACE|DIR...]", nargs=-1, shell_complete=complete.traces_or_recordings)
 @place_options
 @listen_option(5344, "viewers")
 @click.option(
     "--delay", metavar="MS", type=click.IntRange(1, 60_000), default=200, show_default=True,
     help="How old an event is when it is shown; one that arrives later gets a later time.",
 )  # fmt: skip
-def live(name: str | None, mount: str | None, store: str | None, listen: tuple[str, int], delay: int) -> None:
+def live(names: tuple[str, ...], mount: str | None, store: str | None, listen: tuple[str, int], delay: int) -> None:
     """Show the trace TRACE, or all traces, to viewers of LTTng's live protocol, until ^C or TRACE is removed.
+
+    Of several DIRs, and of a DIR of `relayctl receive`, all machines are on one time line, until ^C.
 
     Whoever can connect sees all events.
     """
     check_stdout()
     permit_many_files()
-    place = find_store(mount, store)
-    trace = None
-    if name is not None:
-        with closing(Source(name, place)) as source:
-            trace = source.trace
-    else:
-        Traces(os.path.join(place, ".traces")).close()  # to fail now, not when a viewer comes
     shown = Progress(shows_always=False)
     said: set[str] = set()
 
@@ -86,7 +85,21 @@ def live(name: str | None, mount: str | None, store: str | None, listen: tuple[s
             said.add(line)
             shown.say(line)
 
-    trio.run(_serve, Server(Served(place, trace, delay * _NS_IN_MS, say)), listen, name)
+    if are_recordings_all(names, mount, store):
+        with closing(Hosts(names)) as recordings:  # to fail now, not when a viewer comes
+            say_clocks(recordings.clocks)
+        name = os.path.basename(os.path.abspath(names[0])) if len(names) == 1 else _SEVERAL
+        trio.run(_serve, Server(ServedRecordings(names, name, say)), listen, name)
+        return
+    place = find_store(mount, store)
+    trace = None
+    if names:
+        with closing(Source(names[0], place)) as source:
+            trace = source.trace
+    else:
+        Traces(os.path.join(place, ".traces")).close()  # to fail now, as above
+    served = ServedTraces(place, trace, delay * _NS_IN_MS, say)
+    trio.run(_serve, Server(served), listen, trace.name if trace else None)
 
 
 async def _serve(server: Server, listen: tuple[str, int], name: str | None) -> None:

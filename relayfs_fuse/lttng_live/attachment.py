@@ -7,14 +7,13 @@ from typing import TYPE_CHECKING, TypeVar
 import trio
 
 from relayfs_fuse.errors import RelayError
-from relayfs_fuse.lttng_live.rounds import Rounds
 from relayfs_fuse.lttng_live.viewer import Viewer
 from relayfs_fuse.reading.damage import reason
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from relayfs_fuse.native.trace import Trace
+    from relayfs_fuse.lttng_live.rounds import AnyRounds, Shown
 
 Result = TypeVar("Result")
 
@@ -40,13 +39,16 @@ class Threads:
 class Attachment:
     """Read a trace for a viewer.
 
-    begin: makes the Rounds of the trace; may block
+    trace: what is read
+    begin: makes its Rounds; may block
     viewer: answers the viewer's commands
     say: called with a line for users when something goes wrong
     has_begun: whether the buffers are being read, so that events written from now on will be shown
     """
 
-    def __init__(self, trace: Trace, begin: Callable[[], Rounds], threads: Threads, say: Callable[[str], None]) -> None:
+    def __init__(
+        self, trace: Shown, begin: Callable[[], AnyRounds], threads: Threads, say: Callable[[str], None]
+    ) -> None:
         self.trace = trace
         self.viewer = Viewer()
         self.has_begun = False
@@ -78,7 +80,7 @@ class Attachment:
             await self._read_and_close(rounds)
             await trio.sleep_forever()  # the viewer takes the rest
 
-    async def _read_and_close(self, rounds: Rounds) -> None:
+    async def _read_and_close(self, rounds: AnyRounds) -> None:
         try:
             await self._read(rounds)
         except OSError as error:
@@ -88,7 +90,7 @@ class Attachment:
             with trio.CancelScope(shield=True):
                 await self._threads.run(rounds.close)
 
-    async def _read(self, rounds: Rounds) -> None:
+    async def _read(self, rounds: AnyRounds) -> None:
         while True:
             while self.viewer.queued >= _QUEUED_MAX:
                 self._room = trio.Event()

@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from relayfs_fuse.native.library import Closing
 from relayfs_fuse.native.merge import EVER, Packets
@@ -22,8 +22,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from relayfs_fuse.native.merge import StreamPacket
-    from relayfs_fuse.native.trace import Trace
     from relayfs_fuse.reading.live import Followed
+    from relayfs_fuse.tracefiles.ctf import Origin
+    from relayfs_fuse.tracefiles.recorded import Clock
 
 # How many viewers can read traces at once; each needs descriptors and mappings for all processes of its trace. The
 # share of one more viewer is left for connections.
@@ -31,16 +32,28 @@ VIEWERS_MAX = 8
 # The time between two rounds. Buffers are read more often, so that programs find room in them.
 ROUND_S = 0.1
 # Viewers round times of different clocks to ns differently.
-_SLACK_NS = 100
+SLACK_NS = 100
+
+
+@dataclass(frozen=True)
+class ShownProcess:
+    """What viewers see of a process.
+
+    clock: how its timestamps are converted
+    """
+
+    name: str
+    origin: Origin
+    clock: Clock
 
 
 @dataclass
 class Round:
-    """The new packets of all streams. Processes are named by Followed.identity.
+    """The new packets of all streams. Processes are named by MergedProcess.identity.
 
     limit: no event older than this will come, ns since 1970
     packets: of each stream, in order
-    followed: by identity, the processes of the packets
+    processes: by identity, those of the packets
     metadata: by identity, the text to add to the metadata of these processes
     ended: the identities of processes that will have no further packets
     is_over: whether this is the last round, because the trace was removed or is of an earlier boot
@@ -48,10 +61,36 @@ class Round:
 
     limit: int
     packets: list[StreamPacket]
-    followed: dict[int, Followed]
+    processes: dict[int, ShownProcess]
     metadata: dict[int, bytes] = field(default_factory=dict)
     ended: set[int] = field(default_factory=set)
     is_over: bool = False
+
+
+class AnyRounds(Protocol):
+    """What a viewer is shown, in rounds; see rounds.py."""
+
+    @property
+    def has_more(self) -> bool:
+        """Whether step() would find something at once."""
+
+    def step(self) -> Round | None:
+        """Return a round if one is due, else None."""
+
+    def close(self) -> None:
+        """Let go of all files."""
+
+
+class Shown(Protocol):
+    """A session of the protocol."""
+
+    @property
+    def id(self) -> int:
+        """Its number."""
+
+    @property
+    def name(self) -> str:
+        """Its name."""
 
 
 class Rounds(Closing):
@@ -64,7 +103,7 @@ class Rounds(Closing):
     OSError, RelayError: the trace cannot be read
     """
 
-    def __init__(self, store: str, trace: Trace, delay_ns: int, *, is_whole: bool, say: Callable[[str], None]) -> None:
+    def __init__(self, store: str, trace: Shown, delay_ns: int, *, is_whole: bool, say: Callable[[str], None]) -> None:
         self._delay_ns = delay_ns
         self._floor = 0
         self._gathered = 0.0
@@ -107,7 +146,7 @@ class Rounds(Closing):
 
     @property
     def _limit(self) -> int:
-        return max(0, self._floor - _SLACK_NS)
+        return max(0, self._floor - SLACK_NS)
 
     def _gather(self) -> Round:
         merged = self._live.merged
@@ -117,11 +156,13 @@ class Rounds(Closing):
         # If no process can write any more, `reached` is EVER, which would make all events of a new process late.
         self._floor = max(self._floor, given if reached == EVER else reached)
         named = {packet.identity for packet in packets}
-        found = Round(self._limit, packets, {one.identity: one for one in self._live.followed if one.identity in named})
-        for identity, followed in found.followed.items():
-            text = self._new_metadata(followed)
-            if text:
-                found.metadata[identity] = text
+        found = Round(self._limit, packets, {})
+        for followed in self._live.followed:
+            if followed.identity in named:
+                process = followed.process
+                found.processes[followed.identity] = ShownProcess(process.name, process.origin, followed.clock)
+                if text := self._new_metadata(followed):
+                    found.metadata[followed.identity] = text
         return found
 
     def _new_metadata(self, followed: Followed) -> bytes:

@@ -1,7 +1,8 @@
 """The server of LTTng's live protocol: who is connected, and which traces there are.
 
-A session of the protocol is a trace. Each attached viewer reads the buffers for itself, so none delays another. For a
-viewer that fetches nothing a limited number of bytes is kept; events that are overwritten after that count as lost.
+A session of the protocol is a trace, or recordings. Each attached viewer reads the buffers for itself, so none delays
+another. For a viewer that fetches nothing a limited number of bytes is kept; events that are overwritten after that
+count as lost.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import os
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import trio
 
@@ -19,13 +20,15 @@ from relayfs_fuse.lttng_live import messages
 from relayfs_fuse.lttng_live.attachment import LOOK_S, Attachment, Threads
 from relayfs_fuse.lttng_live.connection import Connection
 from relayfs_fuse.lttng_live.messages import Attach
+from relayfs_fuse.lttng_live.recorded import RecordedRounds
 from relayfs_fuse.lttng_live.rounds import ROUND_S, VIEWERS_MAX, Rounds
 from relayfs_fuse.native.trace import Traces
 from relayfs_fuse.reading.damage import reason
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
+    from relayfs_fuse.lttng_live.rounds import AnyRounds, Shown
     from relayfs_fuse.native.trace import Trace
 
 # The most connections, more than VIEWERS_MAX. To accept one more, that one of the connections which are not attached to
@@ -38,9 +41,29 @@ _TICK_S = 0.5
 _REST_S = 30.0
 
 
+class Served(Protocol):
+    """What viewers may see."""
+
+    @property
+    def is_endless(self) -> bool:
+        """Whether there may be something to see when nothing is there now."""
+
+    def all(self) -> Sequence[Shown]:
+        """Return what viewers can attach to now."""
+
+    def n_streams(self, shown: Shown) -> int:
+        """Return about how many streams it has."""
+
+    def rounds(self, shown: Shown, *, is_whole: bool) -> AnyRounds:
+        """Begin to show it; is_whole: with what is there already. May block. OSError, RelayError: it cannot be read."""
+
+    def say(self, line: str, /) -> None:
+        """Tell users when something goes wrong."""
+
+
 @dataclass(frozen=True)
-class Served:
-    """The traces that viewers may see.
+class ServedTraces:
+    """The traces of a store.
 
     store: directory of the store
     only: the only trace that viewers may see; None: all
@@ -53,7 +76,12 @@ class Served:
     delay_ns: int
     say: Callable[[str], None]
 
-    def traces(self) -> list[Trace]:
+    @property
+    def is_endless(self) -> bool:
+        """Whether others may be made."""
+        return self.only is None
+
+    def all(self) -> list[Trace]:
         """Return the traces that exist now; if the control file cannot be read, report that and return none."""
         try:
             with closing(Traces(os.path.join(self.store, ".traces"))) as traces:
@@ -63,9 +91,49 @@ class Served:
             return []
         return [trace for trace in found if self.only is None or trace.id == self.only.id]
 
+    def n_streams(self, shown: Shown) -> int:
+        """Return how many streams its processes may have."""
+        try:
+            names = os.listdir(os.path.join(self.store, shown.name))
+        except FileNotFoundError:  # it is being removed
+            names = []
+        return native.n_possible_cpus() * sum(not name.startswith(".") for name in names)
+
+    def rounds(self, shown: Shown, *, is_whole: bool) -> AnyRounds:
+        """Begin to read a trace."""
+        return Rounds(self.store, shown, self.delay_ns, is_whole=is_whole, say=self.say)
+
+
+@dataclass(frozen=True)
+class ServedRecordings:
+    """Recordings, which are one session; a viewer sees all that they have when it attaches.
+
+    directories: as for RecordedRounds
+    name: of the session
+    say: called with a line for users when something goes wrong
+    """
+
+    directories: tuple[str, ...]
+    name: str
+    say: Callable[[str], None]
+    id: int = 1
+    is_endless: bool = True
+
+    def all(self) -> list[Shown]:
+        """Return the session."""
+        return [self]
+
+    def n_streams(self, shown: Shown) -> int:  # noqa: ARG002  # as of traces
+        """Return 1: how many there are is known when they are read."""
+        return 1
+
+    def rounds(self, shown: Shown, *, is_whole: bool) -> AnyRounds:  # noqa: ARG002  # as of traces
+        """Begin to read them, from the beginning: nothing is written to them later than it was recorded."""
+        return RecordedRounds(self.directories)
+
 
 class Server:
-    """Serve viewers until the one trace that may be seen is removed; otherwise until cancelled."""
+    """Serve viewers until nothing can be seen any more; if that cannot be, until cancelled."""
 
     def __init__(self, served: Served) -> None:
         self._served = served
@@ -79,7 +147,7 @@ class Server:
         """Serve; the listeners are closed in the end."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(trio.serve_listeners, self._serve, listeners)
-            while self._served.only is None or await self._has_traces():
+            while self._served.is_endless or await self._has_any():
                 await trio.sleep(_TICK_S)
             with trio.move_on_after(_REST_S):
                 while self._attached:
@@ -101,39 +169,34 @@ class Server:
         finally:
             self._connections.remove(connection)
 
-    async def _has_traces(self) -> bool:
-        return bool(await self._threads.run(self._served.traces))
+    async def _has_any(self) -> bool:
+        return bool(await self._threads.run(self._served.all))
 
     # --- what viewers can attach to ---
 
     async def sessions(self) -> list[messages.Session]:
-        """Return the traces."""
+        """Return what can be attached to."""
         return await self._threads.run(self._sessions)
 
     def _sessions(self) -> list[messages.Session]:
-        return [self._session(trace) for trace in self._served.traces()]
+        return [self._session(shown) for shown in self._served.all()]
 
-    def _session(self, trace: Trace) -> messages.Session:
-        try:
-            names = os.listdir(os.path.join(self._served.store, trace.name))
-        except FileNotFoundError:  # it is being removed
-            names = []
-        n_streams = native.n_possible_cpus() * sum(not name.startswith(".") for name in names)
-        n_clients = sum(one.has_begun and one.trace.id == trace.id for one in self._attached)
+    def _session(self, shown: Shown) -> messages.Session:
+        n_clients = sum(one.has_begun and one.trace.id == shown.id for one in self._attached)
         timer_us = round(ROUND_S * 1_000_000)
-        return messages.Session(trace.id, timer_us, n_clients, n_streams, self._host, trace.name)
+        n_streams = self._served.n_streams(shown)
+        return messages.Session(shown.id, timer_us, n_clients, n_streams, self._host, shown.name)
 
     async def attach(self, session: int, is_whole: bool, nursery: trio.Nursery) -> Attachment | Attach:
-        """Attach a viewer to the trace with this id, until the nursery ends; else return why it is refused."""
-        traces = await self._threads.run(self._served.traces)
-        trace = next((trace for trace in traces if trace.id == session), None)
-        if trace is None:
+        """Attach a viewer to what has this id, until the nursery ends; else return why it is refused."""
+        there = await self._threads.run(self._served.all)
+        shown = next((one for one in there if one.id == session), None)
+        if shown is None:
             return Attach.UNKNOWN
         if len(self._attached) >= VIEWERS_MAX:
             return Attach.ALREADY
-        served = self._served
-        begin = partial(Rounds, served.store, trace, served.delay_ns, is_whole=is_whole, say=served.say)
-        attached = Attachment(trace, begin, self._threads, served.say)
+        begin = partial(self._served.rounds, shown, is_whole=is_whole)
+        attached = Attachment(shown, begin, self._threads, self._served.say)
         self._attached.append(attached)
         is_read = await nursery.start(self._hold, attached)
         return attached if is_read else Attach.UNKNOWN

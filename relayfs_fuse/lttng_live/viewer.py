@@ -16,9 +16,8 @@ from relayfs_fuse.lttng_live.messages import Data, Index, Metadata, NewStreams, 
 from relayfs_fuse.reading.packet import HEAD_BYTES, MAGIC, Head
 
 if TYPE_CHECKING:
-    from relayfs_fuse.lttng_live.rounds import Round
+    from relayfs_fuse.lttng_live.rounds import Round, ShownProcess
     from relayfs_fuse.native.merge import StreamPacket
-    from relayfs_fuse.reading.live import Followed
     from relayfs_fuse.tracefiles.recorded import Clock
 
 # An answer has at most so many streams, of 4 KiB each, and those that follow of its last process.
@@ -97,7 +96,7 @@ class Viewer:
         """Queue what is new in a round."""
         before, self._limit = self._limit, found.limit
         for identity, text in found.metadata.items():
-            shown = self._shown.get(identity) or self._show(identity, found.followed[identity])
+            shown = self._shown.get(identity) or self._show(identity, found.processes[identity])
             shown.metadata.append(messages.metadata_packet(text, shown.uuid))
             self.queued += len(shown.metadata[-1])
         for packet in found.packets:
@@ -120,10 +119,10 @@ class Viewer:
         self._n_streams += 1
         return self._n_streams
 
-    def _show(self, identity: int, followed: Followed) -> _Shown:
-        origin = followed.process.origin
+    def _show(self, identity: int, process: ShownProcess) -> _Shown:
+        origin = process.origin
         pid = origin.pid if origin.buffers == "perprocess" else 0
-        shown = _Shown(self._number(), followed.process.name, origin.uuid, pid, followed.clock)
+        shown = _Shown(self._number(), process.name, origin.uuid, pid, process.clock)
         self._shown[identity] = self._metadata[shown.number] = shown
         self._announce(messages.Stream(shown.number, shown.number, True, shown.name, "metadata"))
         return shown

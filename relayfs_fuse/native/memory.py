@@ -216,11 +216,11 @@ class WaitSet:
 
     def woken(self) -> list[int]:
         """Return the slots whose wake-up counter has changed, or whose writers wake nobody."""
-        return ffi.unpack(self._slots, lib.relay_wait_set_woken(self._set, self._slots))
+        return list(ffi.unpack(self._slots, lib.relay_wait_set_woken(self._set, self._slots)))
 
     def changed(self) -> list[int]:
         """Return the slots of which anything has changed that decides what there is to read, and what room."""
-        return ffi.unpack(self._slots, lib.relay_wait_set_changed(self._set, self._slots))
+        return list(ffi.unpack(self._slots, lib.relay_wait_set_changed(self._set, self._slots)))
 
 
 class WakeWord:

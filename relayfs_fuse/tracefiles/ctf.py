@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Protocol
+from typing import NamedTuple, Protocol
 from uuid import UUID, uuid4, uuid5
 
 from relayfs_fuse.native.clock import offset_of
@@ -267,15 +267,39 @@ def preamble(
     refused: of REFUSED; what is missing is unknown
     told: further texts for the environment, numbered by their names, such as `loss`: loss_0 = "..."
     """
-    freq, offset_s, offset = _conversion(origin, clocks)
-    env = _environment(origin, unbuffered, refused)
+    env = _environment(origin, os.uname().nodename, unbuffered, refused)
     env += "".join(f'\t{name}_{i} = "{text}";\n' for name, texts in told.items() for i, text in enumerate(texts))
-    text = _PREAMBLE.format(
-        line=origin.line, uuid=origin.uuid, types=_TYPES, env=env, clock=origin.clock,
-        boot=origin.boot, description=CLOCKS[origin.clock].description, freq=freq, offset_s=offset_s, offset=offset,
-        context=_CONTEXT.format(numbers="".join(f"\t\tint32_t _{name};\n" for name in origin.context)),
-    )  # fmt: skip
-    return text.encode()
+    clock = _ClockText(origin.clock, origin.boot, CLOCKS[origin.clock].description, *_conversion(origin, clocks))
+    return _filled(origin, env, clock, origin.context)
+
+
+def preamble_of_machine(origin: Origin, hostname: str, context: Sequence[str]) -> bytes:
+    """Return the metadata before the declarations, of a process of one of several machines.
+
+    context: as Part.context. Its timestamps are ns since 1970. Readers take clocks of one UUID for one, as those of
+    several machines are here.
+    """
+    clock = _ClockText("real", str(UUID(int=0)), "CLOCK_REALTIME of several machines", NS, 0, 0)
+    return _filled(origin, _environment(origin, hostname, (0, 0), {}), clock, context)
+
+
+class _ClockText(NamedTuple):
+    """What metadata says of the clock; boot: its UUID."""
+
+    clock: str
+    boot: str
+    description: str
+    freq: int
+    offset_s: int
+    offset: int
+
+
+def _filled(origin: Origin, env: str, clock: _ClockText, context: Sequence[str]) -> bytes:
+    numbers = "".join(f"\t\tint32_t _{name};\n" for name in context)
+    return _PREAMBLE.format(
+        line=origin.line, uuid=origin.uuid, types=_TYPES, env=env, **clock._asdict(),
+        context=_CONTEXT.format(numbers=numbers) if numbers else "",
+    ).encode()  # fmt: skip
 
 
 def new_uuid() -> str:
@@ -443,12 +467,12 @@ def last_time(origin: Origin, clocks: Clocks) -> int:
     return ((1 << 63) // NS - offset_s - 1) * freq
 
 
-def _environment(origin: Origin, unbuffered: Unbuffered, refused: Mapping[str, int]) -> str:
+def _environment(origin: Origin, hostname: str, unbuffered: Unbuffered, refused: Mapping[str, int]) -> str:
     words: dict[str, str | int] = {
         "domain": "ust",
         "tracer_name": "relayfs",
         **dict(zip(("tracer_major", "tracer_minor", "tracer_patch"), map(int, VERSION.split(".")), strict=True)),
-        "hostname": re.sub(r'["\\\n]', "_", os.uname().nodename),
+        "hostname": re.sub(r'["\\\n]', "_", hostname),
         "trace_name": origin.trace,
         "procname": origin.process,
         **({"vpid": origin.vpid, "pid": origin.pid} if origin.buffers == "perprocess" else {}),

@@ -3,7 +3,7 @@
 import struct
 from types import SimpleNamespace
 
-from relayfs_fuse.lttng_live.rounds import Round
+from relayfs_fuse.lttng_live.rounds import Round, ShownProcess
 from relayfs_fuse.lttng_live.viewer import Viewer
 from relayfs_fuse.native.merge import StreamPacket
 from relayfs_fuse.tracefiles.recorded import Clock
@@ -14,8 +14,8 @@ METADATA, STREAM = 1, 2
 
 def round_of(n: int, *packets: StreamPacket, metadata: bytes = b"") -> Round:
     origin = SimpleNamespace(uuid=UUID, pid=7, buffers="perprocess")
-    followed = SimpleNamespace(process=SimpleNamespace(name="app-7", origin=origin), clock=Clock(10**9, 0, 0))
-    return Round(n, list(packets), {1: followed}, {1: metadata} if metadata else {})
+    process = ShownProcess("app-7", origin, Clock(10**9, 0, 0))
+    return Round(n, list(packets), {1: process}, {1: metadata} if metadata else {})
 
 
 def packet_of(events: bytes, lost: int = 0) -> StreamPacket:

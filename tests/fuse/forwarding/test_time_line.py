@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from mounts import wait_until
 from ping_pong import NAMES, machines
+from showing import serving
 from trace_processor import trace_processor
 from tracing import relayctl
 
@@ -220,3 +221,15 @@ def test_a_recording_without_notes_of_clocks_is_shown_by_when_its_trace_was_made
     assert [step_of(one) for one in right] == list(range(1, 2 * len(played.right)))
     assert {one["error_ns"] for one in events if one["host"] != "web-2"} == {None}
     assert said.count("its recording has no notes of its clock, so nobody knows how far that was off") == 2
+
+
+@pytest.mark.parametrize("each", [False, True])
+def test_viewers_of_lttngs_protocol_see_all_machines_on_one_time_line(played, each):
+    directories = [played.into / name for name in NAMES] if each else [played.into]
+    with serving(*directories) as server:
+        with server.showing("recordings" if each else played.into.name) as shown:
+            shown.ends()
+        assert "relayctl: events of 3 machines, by their clocks: " in server.finish()
+    seen = [(one.ns, one.origin.split(":")[0], one.name, one["n"]) for one in shown.events()]
+    events, _ = view(played.into)
+    assert seen == [(one["ns"], one["host"], one["event"], one["fields"]["n"]) for one in events]
