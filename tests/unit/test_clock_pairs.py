@@ -6,6 +6,7 @@ from relayfs_fuse.tracefiles.clock_pairs import Pair, pack, unpack
 
 ONE = Pair(10**18, 10**9, 3 * 10**9, 900, 1_500_000, 20_000, True)
 LATER = Pair(10**18 + 60 * 10**9, 61 * 10**9, 183 * 10**9, 700)
+BETWEEN = LATER._replace(mono=LATER.mono - 1)
 UNSYNCHRONISED = LATER._replace(mono=62 * 10**9, max_error=16 * 10**9, est_error=16 * 10**9)
 
 
@@ -22,6 +23,7 @@ def test_lines_are_what_they_were_made_of():
         bytes(300) + pack(ONE) + pack(LATER),  # a hole: what was before is sent, or is missing
         pack(ONE) + pack(LATER)[:30] + b"\n" + pack(LATER),  # a recorder without room
         pack(ONE) + pack(LATER) + pack(ONE),  # times that go back
+        pack(ONE) + b"sur" + pack(BETWEEN) + pack(LATER),
         pack(ONE) + b"real=-1 mono=x\n\xff\n" + pack(LATER) + pack(UNSYNCHRONISED)[:-1],
         pack(ONE) + b"real=9999999999999999999 mono=2000000000 ticks=1 width=1\n" + pack(LATER),
     ],

@@ -73,6 +73,8 @@ def test_a_clock_that_is_set_is_noted_at_once(store, run, record, out, tmp_path)
     assert (before.max_error, before.est_error, before.is_synchronised) == (7000, 3000, True)
     assert abs(ahead.step_since(before) - HOUR_NS) < 10**6
     assert not ahead.is_synchronised
+    # Not with the note of the next minute.
+    assert ahead.mono - before.mono < 30 * 10**9
     assert abs(back.step_since(ahead) + HOUR_NS) < 10**6
     assert (back.max_error, back.is_synchronised) == (9000, True)
 
