@@ -40,6 +40,8 @@ from relayfs_fuse.native.events import (
     log_is_heard,
     log_text,
     prepare,
+    relay_trace_emit,
+    relay_trace_wants,
 )
 
 if TYPE_CHECKING:
@@ -91,10 +93,13 @@ def _packer(form: FieldForm) -> Packer:
     base = form.base
     if not base.bytes:
         return _OF_VARYING_LENGTH[base.kind]
-    letter = _LETTERS[base.kind][base.bytes.bit_length() - 1]
     if form.length or form.is_sequence:
-        return partial(_pack_numbers, letter, form.length)
-    return struct.Struct(f"<{letter}").pack
+        return partial(_pack_numbers, _letter(form), form.length)
+    return struct.Struct(f"<{_letter(form)}").pack
+
+
+def _letter(form: FieldForm) -> str:
+    return _LETTERS[form.base.kind][form.base.bytes.bit_length() - 1]
 
 
 def _pack_numbers(letter: str, length: int, value: object) -> bytes:
@@ -127,6 +132,34 @@ def _pack_struct(members: tuple[tuple[str, Packer], ...], value: object) -> byte
         except TypeError as error:
             raise TypeError(f"{name}: {error}") from None
     return bytes(record)
+
+
+def _record_packer(forms: list[tuple[str, FieldForm]], names: tuple[str, ...]) -> Callable[..., bytes] | None:
+    """Compile a function that packs the values of all fields into a record: a call for each run of numbers.
+
+    None: one of the fields has several numbers, or is a struct
+    """
+    if len(forms) != len(names) or any(form.length or form.is_sequence for _, form in forms):
+        return None
+    runs: list[tuple[str, list[int]]] = [(f"<{HEAD_BYTES}x", [])]
+    calls: dict[str, Callable[..., bytes]] = {}
+    for index, (_, form) in enumerate(forms):
+        if form.base.bytes:
+            if runs[-1][0] == "":
+                runs.append(("<", []))
+            runs[-1] = (runs[-1][0] + _letter(form), [*runs[-1][1], index])
+        else:
+            runs.append(("", [index]))
+            calls[f"p{len(runs) - 1}"] = _OF_VARYING_LENGTH[form.base.kind]
+    for number, (letters, _) in enumerate(runs):
+        if letters:
+            calls[f"p{number}"] = struct.Struct(letters).pack
+    if len(runs) == 1:
+        return calls["p0"]
+    values = ", ".join(f"v{index}" for index in range(len(forms)))
+    parts = (f"p{number}({', '.join(f'v{index}' for index in run)})" for number, (_, run) in enumerate(runs))
+    packer: Callable[..., bytes] = eval(f"lambda {values}: {' + '.join(parts)}", calls)  # noqa: S307  # of letters, p1, v1
+    return packer
 
 
 def _compiled(fields: Fields, before: str = "") -> tuple[list[tuple[str, FieldForm]], tuple[tuple[str, Packer], ...]]:
@@ -236,6 +269,8 @@ class Event:
             if error.errno != errno.EINVAL:
                 raise
             raise ValueError(f"{self.name}: {_why_refused(provider, name, forms)}") from error
+        self._pointer = self._handle.pointer
+        self._pack = _record_packer(forms, self._names) or self._pack_each
 
     @property
     def wanted(self) -> bool:
@@ -244,8 +279,19 @@ class Event:
 
     def __call__(self, /, *values: object, **named: object) -> None:
         """Emit the event with values of the fields in order, by name, or both."""
-        if self._handle.is_wanted():
-            self._handle.emit(self._record(self._in_order(values, named)))
+        if relay_trace_wants(self._pointer):
+            if named:
+                values = self._in_order(values, named)
+            try:
+                record = self._pack(*values)
+            except (struct.error, TypeError, ValueError, OverflowError):
+                if self._pack != self._pack_each:
+                    self._record(self._in_order(values, {}))  # raises the error with the name of the field
+                raise
+            relay_trace_emit(self._pointer, record, len(record))
+
+    def _pack_each(self, *values: object) -> bytes:
+        return bytes(self._record(self._in_order(values, {})))
 
     def _in_order(self, values: tuple[object, ...], named: dict[str, object]) -> tuple[object, ...]:
         if not named and len(values) == len(self._names):

@@ -159,6 +159,12 @@ def new_event(provider: str, name: str, fields: Sequence[tuple[str, FieldForm]])
     return event, kept
 
 
+# The functions themselves. Of an event's pointer: whether a trace wants it. Of that, bytes and their number: write them
+# to each trace that wants it. The bytes begin with HEAD_BYTES into which the library writes: nobody else may have them.
+relay_trace_wants = lib.relay_trace_wants
+relay_trace_emit = lib.relay_trace_emit_packed
+
+
 class EventHandle:
     """Declare an event, for as long as this process lives.
 
@@ -184,21 +190,19 @@ class EventHandle:
 
     def is_wanted(self) -> bool:
         """Return whether a trace wants the event."""
-        return bool(lib.relay_trace_wants(self._event))
+        return bool(relay_trace_wants(self._event))
 
-    def emit(self, record: bytearray) -> None:
-        """Write the event to each trace that wants it.
-
-        record: HEAD_BYTES for the library, then the fields; a record of more than EVENT_MAX bytes is counted as lost
-        """
-        fits = len(record) <= EVENT_MAX
-        c_record = ffi.from_buffer("struct relay_trace_record *", record) if fits else ffi.NULL
-        lib.relay_trace_emit(self._event, c_record, len(record))
+    @property
+    def pointer(self) -> Any:
+        """The library's struct."""
+        return self._event
 
     def set_state(self, record: bytearray) -> None:
-        """Do the same, and keep the record as the last value for its key; see relay_trace_set_state().
+        """Emit the event, and keep the record as the last value for its key; see relay_trace_set_state().
 
         Call it whether or not the event is wanted.
+
+        record: HEAD_BYTES for the library, then the fields; one of more than EVENT_MAX bytes is counted as lost
         """
         fits = len(record) <= EVENT_MAX
         c_record = ffi.from_buffer("struct relay_trace_record *", record) if fits else ffi.NULL

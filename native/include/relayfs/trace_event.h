@@ -182,6 +182,9 @@ struct relay_trace_object {
 RELAY_TRACE_BOUND_EARLY void relay_trace_emit(struct relay_trace_event *event, struct relay_trace_record *record,
                                               size_t length);
 
+/* The same for a record that a program has packed itself, which may be longer than RELAY_TRACE_EVENT_MAX: then it is lost. */
+void relay_trace_emit_packed(struct relay_trace_event *event, void *record, size_t length);
+
 /*
  * relay_trace_emit() for an event of RELAY_TRACE_STATE(), whose first field is its key: this process keeps the record as the
  * last value for its key, also while no trace wants it, and writes it beside its buffers in each trace whose rules choose

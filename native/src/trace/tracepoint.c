@@ -193,6 +193,11 @@ void relay_trace_emit(struct relay_trace_event *event, struct relay_trace_record
 		emit(event, record, length, relay_tracing_write);
 }
 
+void relay_trace_emit_packed(struct relay_trace_event *event, void *record, size_t length)
+{
+	relay_trace_emit(event, length <= RELAY_TRACE_EVENT_MAX ? record : NULL, length);
+}
+
 /* --- states --- */
 
 struct keeping {

@@ -67,6 +67,22 @@ event(self=2, x=1, **{"class": "three"})
     assert store.events("t") == [f'a:b: {{ x = 1, class = "{word}", self = 2 }}' for word in ("one", "two", "three")]
 
 
+def test_fields_of_fixed_and_of_varying_length_stand_in_any_order(store):
+    run(
+        store,
+        """
+kinds = {"n": "u8", "m": "i64", "s": "string", "t": "string", "b": "bytes", "f": "f64", "a": "u16[2]"}
+values = {"n": 7, "m": -9, "s": "one", "t": "", "b": b"xy", "f": 0.5, "a": (1, 2)}
+for name in ("nm", "s", "st", "sn", "nsm", "nmst", "bsnmf", "fbm", "nas", "sa"):
+    Event("mixed", name, {field: kinds[field] for field in name})(*(values[field] for field in name))
+""",
+    )
+    texts = {"n": "n = 7", "m": "m = -9", "s": 's = "one"', "t": 't = ""', "f": "f = 0.5",
+             "b": "_b_length = 2, b = [ [0] = 0x78, [1] = 0x79 ]", "a": "a = [ [0] = 1, [1] = 2 ]"}  # fmt: skip
+    names = ("nm", "s", "st", "sn", "nsm", "nmst", "bsnmf", "fbm", "nas", "sa")
+    assert store.events("t") == [f"mixed:{name}: {{ {', '.join(texts[field] for field in name)} }}" for name in names]
+
+
 def test_declarations_tell_levels_and_places(store):
     code = """
 Event("a", "plain")()
