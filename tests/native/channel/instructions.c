@@ -3,23 +3,49 @@
  * The fast paths, for callgrind to count their instructions: each function count_NAME() does RECORDS times what NAME says.
  *
  * valgrind does not know rseq(2), so no thread is registered in it. This one enters CPU 0 in its area itself. valgrind neither
- * migrates nor interrupts it, so no section needs to be restarted.
+ * migrates nor interrupts it, so no section needs to be restarted. Nor does it know how a page is mapped a second time by
+ * mremap(2), as the library does with the page that says which events are wanted; so this program maps it from its file.
  */
 #define _GNU_SOURCE
 #include <relayfs/producer.h>
+#include <relayfs/trace.h>
 
+#include <fcntl.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/rseq.h>
+#include <unistd.h>
 
 enum { RECORDS = 1000, SUBBUF = 1 << 20 };
+
+RELAY_TRACE_EVENT(counted, words, (u64, a), (u64, b), (u64, c), (u64, d), (u64, e), (u64, f), (u64, g), (u64, h))
+RELAY_TRACE_EVENT(unwanted, words, (u64, a), (u64, b), (u64, c), (u64, d), (u64, e), (u64, f), (u64, g), (u64, h))
 
 static struct rchan *chan, *full;
 static struct relay_rings *rings;
 static struct relay_counters *counters;
 static int instance;
 static char record[256];
+
+/* In place of libc's. */
+void *mremap(void *old_address, size_t old_size, size_t new_size, int flags, ...)
+{
+	char path[4096];
+	va_list rest;
+
+	(void)old_address, (void)old_size, (void)flags;
+	va_start(rest, flags);
+	void *to = va_arg(rest, void *);
+	va_end(rest);
+	snprintf(path, sizeof(path), "%s/.traces", getenv("RELAYFS_STORE"));
+	int fd = open(path, O_RDONLY | O_CLOEXEC);
+	void *mapped = mmap(to, new_size, PROT_READ, MAP_SHARED | MAP_FIXED, fd, 0);
+	close(fd);
+	return mapped;
+}
 
 #define COUNT(name, call)                                        \
 	static __attribute__((noinline)) void count_##name(void) \
@@ -62,6 +88,31 @@ COUNT(reserve_called_64, COMMITTED(reserve_called(chan, 64), (commit_called(chan
 COUNT(ring_reserve_64, COMMITTED(relay_rings_reserve(rings, 64, 0), relay_ring_commit(to, 0)))
 COUNT(ring_reserve_called_64, COMMITTED(ring_reserve_called(rings, 64, 0), ring_commit_called(to, 0)))
 
+/* An event that one trace of this process's own buffers wants, clock=tsc. */
+static struct {
+	struct relay_trace_record head;
+	uint64_t words[8];
+} event;
+
+static struct relay_trace_event *declared;
+static void (*volatile emit_called)(struct relay_trace_event *, struct relay_trace_record *, size_t) = relay_trace_emit;
+
+#define WORDS(provider, i) (trace_##provider##_words(i, 1, 2, 3, 4, 5, 6, 7), 0)
+
+COUNT(event_64, WORDS(counted, (uint64_t)i))
+COUNT(event_called_64, (emit_called(declared, &event.head, sizeof(event)), 0))
+COUNT(event_unwanted, WORDS(unwanted, (uint64_t)i))
+
+/* The same event, for relay_trace_emit(). */
+static void declare(void)
+{
+	struct relay_trace_field fields[8];
+	for (int i = 0; i < 8; i++)
+		fields[i] = (struct relay_trace_field){(const char *[]){"a", "b", "c", "d", "e", "f", "g", "h"}[i],
+		                                       RELAY_TRACE_U64};
+	declared = relay_trace_declare("counted", "words", fields, 8);
+}
+
 /* So that all that is done once is done, and dynamic symbols are bound. */
 static void warm_up(void)
 {
@@ -71,6 +122,9 @@ static void warm_up(void)
 	    output_called(rings, record, 64, 0) || COMMITTED(reserve_called(chan, 64), (commit_called(chan, to), 0)) ||
 	    COMMITTED(ring_reserve_called(rings, 64, 0), ring_commit_called(to, 0)))
 		exit(2);
+	trace_counted_words(0, 1, 2, 3, 4, 5, 6, 7);
+	trace_unwanted_words(0, 1, 2, 3, 4, 5, 6, 7);
+	emit_called(declared, &event.head, sizeof(event));
 }
 
 int main(void)
@@ -86,7 +140,8 @@ int main(void)
 	instance = relay_perf_add(counters, "instructions/counted");
 	snprintf(path, sizeof(path), "%s/ring", getenv("RELAYFS"));
 	rings = relay_rings_create(path, "buffers=percpu scheme=rseq size=1M");
-	if (!chan || !full || !counters || instance < 0 || !rings)
+	declare();
+	if (!declared || !chan || !full || !counters || instance < 0 || !rings)
 		return 2;
 	warm_up();
 	count_write_16();
@@ -103,5 +158,8 @@ int main(void)
 	count_reserve_called_64();
 	count_ring_reserve_64();
 	count_ring_reserve_called_64();
+	count_event_64();
+	count_event_called_64();
+	count_event_unwanted();
 	return 0;
 }

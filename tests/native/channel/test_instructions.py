@@ -11,6 +11,9 @@ from pathlib import Path
 
 import pytest
 from build import compile_c
+from tracing import Store
+
+from relayfs_fuse.native.tables import CLOCKS
 
 COMPILER = 12
 RECORDS = 1000
@@ -29,6 +32,9 @@ INSTRUCTIONS = {
     "reserve_called_64": 171,
     "ring_reserve_64": 153,
     "ring_reserve_called_64": 188,
+    "event_64": 168,
+    "event_called_64": 206,
+    "event_unwanted": 10,
 }
 
 
@@ -55,7 +61,9 @@ def test_fast_paths_take_no_more_instructions(nowhere: Path, tmp_path: Path, com
     program, out = compile_c([Path(__file__).with_name("instructions.c")]), tmp_path / "callgrind.out"
     command = ["valgrind", "--tool=callgrind", "--collect-atstart=no", "--toggle-collect=count_*",
                f"--callgrind-out-file={out}", program]  # fmt: skip
-    places = {"RELAYFS": str(nowhere), "RELAYFS_STORE": str(nowhere.parent / "store")}
+    store = Store(nowhere.parent / "store")
+    store.create("t", clock=CLOCKS["tsc"].number, subbuf_size=1 << 20, rules="+counted:*\n")
+    places = {"RELAYFS": str(nowhere), "RELAYFS_STORE": str(store.path)}
     done = subprocess.run(command, env={**os.environ, **places}, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     costs = inclusive_costs(out.read_text())
