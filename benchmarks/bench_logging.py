@@ -14,12 +14,11 @@ import logging
 import os
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from support import TMPFS, Limit, Samples, asked, judge, mounted
+from support import TMPFS, Limit, Samples, asked, judge, mounted, ns_each
 
 from relayfs_fuse import RelayHandler
 
@@ -38,14 +37,6 @@ LIMITS = [
     Limit("emit() into a ring: times FileHandler", "ring-emit", "file-emit", most=0.5),
     Limit("emit(): of which formatting and encoding are", "format", "relay-emit"),
 ]
-
-
-def ns_each(call: Callable[[], object]) -> float:
-    """Return what a call takes."""
-    begin = time.thread_time_ns()
-    for _ in range(MESSAGES):
-        call()
-    return (time.thread_time_ns() - begin) / MESSAGES
 
 
 def logger_of(name: str, handler: logging.Handler) -> logging.Logger:
@@ -87,17 +78,17 @@ def add_round(samples: Samples, made: dict[str, logging.Handler]) -> None:
         logger = logger_of(name, handler)
         record = record_of(logger)
         handler.setFormatter(None)
-        samples.add(f"{name}-call", ns_each(lambda logger=logger: logger.info(TEXT, *ARGUMENTS)))
-        samples.add(f"{name}-emit", ns_each(lambda handler=handler, record=record: handler.emit(record)))
+        samples.add(f"{name}-call", ns_each(lambda logger=logger: logger.info(TEXT, *ARGUMENTS), MESSAGES))
+        samples.add(f"{name}-emit", ns_each(lambda handler=handler, record=record: handler.emit(record), MESSAGES))
         handler.setFormatter(logging.Formatter(FORMAT))
-        samples.add(f"{name}-emit-long", ns_each(lambda handler=handler, record=record: handler.emit(record)))
+        samples.add(f"{name}-emit-long", ns_each(lambda handler=handler, record=record: handler.emit(record), MESSAGES))
         handler.setFormatter(None)
         if isinstance(handler, logging.FileHandler):
             os.truncate(handler.baseFilename, 0)
     none, *others = (samples.values[f"{name}-call"][-1] for name in made)
     for name, call in zip(list(made)[1:], others, strict=True):
         samples.add(f"{name}-own", call - none)
-    samples.add("format", ns_each(lambda: (record.getMessage() + "\n").encode("utf-8", "backslashreplace")))
+    samples.add("format", ns_each(lambda: (record.getMessage() + "\n").encode("utf-8", "backslashreplace"), MESSAGES))
 
 
 def measure(rounds: int) -> Samples:

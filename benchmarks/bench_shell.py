@@ -14,7 +14,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from support import Limit, Mount, Samples, asked, compiled, judge, mounted
+from support import Limit, Mount, Samples, asked, compiled, cpu_s, judge, mounted
 
 ROUNDS = 9
 FILE_BYTES = 64 << 20
@@ -49,11 +49,7 @@ LIMITS += [
 
 def rate(process: subprocess.Popen[bytes]) -> float:
     """Wait for a program that has moved all lines; return its megabytes a second."""
-    _, status, used = os.wait4(process.pid, 0)
-    process.returncode = os.waitstatus_to_exitcode(status)
-    if process.returncode:
-        raise subprocess.CalledProcessError(process.returncode, process.args)
-    return FILE_BYTES * TIMES / 1e6 / (used.ru_utime + used.ru_stime)
+    return FILE_BYTES * TIMES / 1e6 / cpu_s(process)
 
 
 def moved_by_cat(files: Sequence[Path]) -> float:

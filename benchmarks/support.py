@@ -1,9 +1,11 @@
 """What the benchmarks share: a mount of their own, C programs, samples, limits."""
 
+import os
 import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -59,17 +61,20 @@ def server_of(mount: Mount) -> int:
 def compiled(source: str, library: str = "relayfs", parts: Sequence[str] = ()) -> Iterator[Path]:
     """Compile a program as a user of the installed library does; other users can run it, too.
 
+    library: its name for pkg-config; empty: none
     parts: files of native/ that are compiled into it, for what the library does not export
     """
     with tempfile.TemporaryDirectory() as directory:
         Path(directory).chmod(0o755)
         program = Path(directory) / Path(source).stem
-        flags = _pkg_config(library, "--cflags", "--libs")
-        libdir = _pkg_config(library, "--variable=libdir")[0]
-        # -Xlinker and not -Wl: a comma in the path would end the option.
+        flags = _pkg_config(library, "--cflags", "--libs") if library else []
+        libdirs = _pkg_config(library, "--variable=libdir") if library else []
         command: list[str | Path] = [
-            "gcc",
-            "-std=gnu11",
+            *(
+                ["g++", "-std=gnu++23", "-Wno-missing-field-initializers"]
+                if source.endswith(".cc")
+                else ["gcc", "-std=gnu11"]
+            ),
             "-O2",
             "-Wall",
             "-Wextra",
@@ -81,8 +86,10 @@ def compiled(source: str, library: str = "relayfs", parts: Sequence[str] = ()) -
             *(NATIVE / part for part in parts),
             *flags,
             "-pthread",
+            # And not -Wl: a comma in the path would end the option.
+            *(word for libdir in libdirs for word in ("-Xlinker", "-rpath", "-Xlinker", libdir)),
         ]
-        subprocess.run([*command, "-Xlinker", "-rpath", "-Xlinker", libdir], check=True)
+        subprocess.run(command, check=True)
         yield program
 
 
@@ -90,6 +97,24 @@ def _pkg_config(library: str, *query: str) -> list[str]:
     done = subprocess.run(["pkg-config", *query, library], check=True, capture_output=True, text=True)
     # One option a word; a path may hold spaces, which pkg-config escapes.
     return [word.replace("\0", " ") for word in done.stdout.replace("\\ ", "\0").split()]
+
+
+def ns_each(call: Callable[[], object], n: int, records: int = 1) -> float:
+    """Return what a record takes of this thread's CPU time, if each of n calls writes so many."""
+    times = range(n)
+    begin = time.thread_time_ns()
+    for _ in times:
+        call()
+    return (time.thread_time_ns() - begin) / n / records
+
+
+def cpu_s(process: subprocess.Popen[bytes]) -> float:
+    """Wait for a program to succeed; return its CPU time, in seconds."""
+    _, status, used = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode:
+        raise subprocess.CalledProcessError(process.returncode, process.args)
+    return used.ru_utime + used.ru_stime
 
 
 @dataclass
