@@ -139,7 +139,7 @@ def _record_packer(forms: list[tuple[str, FieldForm]], names: tuple[str, ...]) -
 
     None: one of the fields has several numbers, or is a struct
     """
-    if len(forms) != len(names) or any(form.length or form.is_sequence for _, form in forms):
+    if tuple(path for path, _ in forms) != names or any(form.length or form.is_sequence for _, form in forms):
         return None
     runs: list[tuple[str, list[int]]] = [(f"<{HEAD_BYTES}x", [])]
     calls: dict[str, Callable[..., bytes]] = {}

@@ -253,9 +253,9 @@ class RingsHandle(library.Handle):
 
     def output_many(self, records: Iterable[AnyBuffer], flags: int) -> int:
         """Write records in order, up to the first that is refused; return how many were written."""
-        found = [each if type(each) is bytes else bytes_of(each) for each in records]
+        rings, found = self._open, [each if type(each) is bytes else bytes_of(each) for each in records]
         for n, each in enumerate(found):
-            error = relay_rings_output(self._open, each, len(each), flags)
+            error = relay_rings_output(rings, each, len(each), flags)
             if error:
                 return n or check(error)
         return len(found)

@@ -182,8 +182,9 @@ def test_what_is_closed_takes_nothing(mount: Mount, channel: Channel) -> None:
     for write_many in (channel.write_many, ring.output_many):
         with pytest.raises(ValueError, match="is closed"):
             write_many(b"late", length=4)
-        with pytest.raises(ValueError, match="is closed"):
-            write_many([b"late"])
+        for records in ([b"late"], []):
+            with pytest.raises(ValueError, match="is closed"):
+                write_many(records)
 
 
 def test_an_empty_batch_writes_nothing(channel: Channel) -> None:

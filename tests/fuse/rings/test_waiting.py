@@ -225,6 +225,19 @@ def test_wake_ups_are_as_the_producer_wants_them(mount: Mount, file: Path, mem: 
         assert len(list(ring.records(timeout=0))) == 2
 
 
+def test_wake_ups_of_batches_are_as_the_producer_wants_them(mount: Mount, file: Path, ring: Ring) -> None:
+    with opened(file, os.O_RDWR) as descriptor, select.epoll() as epoll:
+        epoll.register(descriptor, select.EPOLLIN | select.EPOLLET)
+        for batch in ({"records": [b"one"]}, {"records": b"one", "length": 3}, {"records": b"one", "separator": b"e"}):
+            assert epoll.poll(0) == []
+            before = mount.shown("r", "wakeups")
+            assert ring.output_many(**batch, wakeup=False) == 1
+            assert mount.shown("r", "wakeups") == before
+            assert ring.output_many(**batch, wakeup=True) == 1
+            assert epoll.poll(DEADLINE_S) == [(descriptor, select.EPOLLIN)]
+            assert len(list(ring.records(timeout=0))) == 2
+
+
 def test_no_edge_is_missed(file: Path, ring: Ring) -> None:
     n = 3000
     dice = random.Random(3)

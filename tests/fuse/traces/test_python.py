@@ -75,12 +75,14 @@ kinds = {"n": "u8", "m": "i64", "s": "string", "t": "string", "b": "bytes", "f":
 values = {"n": 7, "m": -9, "s": "one", "t": "", "b": b"xy", "f": 0.5, "a": (1, 2)}
 for name in ("nm", "s", "st", "sn", "nsm", "nmst", "bsnmf", "fbm", "nas", "sa"):
     Event("mixed", name, {field: kinds[field] for field in name})(*(values[field] for field in name))
+Event("mixed", "at", {"at": {"x": "i32"}})({"x": -1})
 """,
     )
     texts = {"n": "n = 7", "m": "m = -9", "s": 's = "one"', "t": 't = ""', "f": "f = 0.5",
              "b": "_b_length = 2, b = [ [0] = 0x78, [1] = 0x79 ]", "a": "a = [ [0] = 1, [1] = 2 ]"}  # fmt: skip
     names = ("nm", "s", "st", "sn", "nsm", "nmst", "bsnmf", "fbm", "nas", "sa")
-    assert store.events("t") == [f"mixed:{name}: {{ {', '.join(texts[field] for field in name)} }}" for name in names]
+    expected = [f"mixed:{name}: {{ {', '.join(texts[field] for field in name)} }}" for name in names]
+    assert store.events("t") == [*expected, "mixed:at: { at = { x = -1 } }"]
 
 
 def test_declarations_tell_levels_and_places(store):
