@@ -36,6 +36,8 @@ TRACES = {
     "full-tsc": "clock=tsc mode=no-overwrite",
     "full-mono": "clock=mono mode=no-overwrite",
 }
+# Of the program that includes <relayfs/producer.h>.
+INLINE = {"inline-tsc": TRACES["relayfs-tsc"], "inline-mono": TRACES["relayfs-mono"]}
 # Of traces like relayfs-tsc.
 CONDITIONS = {"condition-false": "h == 18446744073709551615", "condition-true": "h != 18446744073709551615"}
 SESSIONS = {"lttng-peruser": "--buffers-uid", "lttng-perprocess": "--buffers-pid"}
@@ -55,6 +57,9 @@ LIMITS = [
     Limit("clock=mono: times LTTng-UST, of the process", "relayfs-mono", "lttng-perprocess", most=1 / 3),
     Limit("clock=tsc: times LTTng-UST, buffers of the user", "relayfs-tsc", "lttng-peruser", most=1 / 3),
     Limit("clock=tsc: times LTTng-UST, of the process", "relayfs-tsc", "lttng-perprocess", most=1 / 3),
+    Limit("clock=mono, inline: times LTTng-UST, of the process", "inline-mono", "lttng-perprocess", most=1 / 3),
+    Limit("clock=mono, inline: times called", "inline-mono", "relayfs-mono", most=1.05),
+    Limit("clock=tsc, inline: times called", "inline-tsc", "relayfs-tsc", most=1.05),
     Within("no trace: ns above an empty loop", "off", "empty", most=0.5),
     Limit("clock=mono, refused because full: times one that is taken", "full-mono", "relayfs-mono", most=1),
     Limit("clock=tsc, refused because full: times one that is taken", "full-tsc", "relayfs-tsc", most=1),
@@ -264,18 +269,22 @@ def sample_recorder(samples: Samples, mount: Mount, program: Path, cpus: Sequenc
 # --- all ---
 
 
-def sample_round(samples: Samples, mount: Mount, ours: Program, theirs: Program, lttng: Lttng) -> None:
-    """Measure everything that takes one thread once."""
+def sample_round(samples: Samples, mount: Mount, programs: dict[str, Program], lttng: Lttng) -> None:
+    """Measure everything that takes one thread once.
+
+    programs: ours, inline, lttng
+    """
+    ours = programs["ours"]
     for name in ("empty", "off"):
         samples.add(name, ours.sample("empty" if name == "empty" else "events"))
     with started(mount, "unwanted"):
         samples.add("unwanted", ours.sample("events"))
     for session in SESSIONS:
         with lttng.started(session):
-            samples.add(session, theirs.sample("events"))
-    for trace in (*TRACES, *CONDITIONS):
+            samples.add(session, programs["lttng"].sample("events"))
+    for trace in (*TRACES, *INLINE, *CONDITIONS):
         with started(mount, trace):
-            samples.add(trace, ours.sample("events"))
+            samples.add(trace, programs["inline" if trace in INLINE else "ours"].sample("events"))
 
 
 def measure(rounds: int, cpus: Sequence[int]) -> Samples:
@@ -286,7 +295,7 @@ def measure(rounds: int, cpus: Sequence[int]) -> Samples:
         mount = enter(mounted())
         program = enter(compiled("bench_trace.c"))
         lttng = enter(Lttng(enter(lttng_home())))
-        for name, options in [*TRACES.items(), ("unwanted", "")]:
+        for name, options in [*TRACES.items(), *INLINE.items(), ("unwanted", "")]:
             mount.command(f"trace create {name} {GEOMETRY} {options}")
         mount.command("trace enable unwanted other:*")
         for name, condition in CONDITIONS.items():
@@ -294,11 +303,15 @@ def measure(rounds: int, cpus: Sequence[int]) -> Samples:
             mount.command(f"trace enable {name} bench:payload if {condition}")
         for session, buffers in SESSIONS.items():
             lttng.create(session, buffers)
-        theirs = enter(Program(enter(compiled("bench_trace_lttng.c", "lttng-ust")), cpus[0], **lttng.environment))
-        ours = enter(Program(program, cpus[0], RELAYFS=str(mount.path)))
+        theirs, inline = enter(compiled("bench_trace_lttng.c", "lttng-ust")), enter(compiled("bench_trace_inline.c"))
+        programs = {
+            "lttng": enter(Program(theirs, cpus[0], **lttng.environment)),
+            "ours": enter(Program(program, cpus[0], RELAYFS=str(mount.path))),
+            "inline": enter(Program(inline, cpus[0], RELAYFS=str(mount.path))),
+        }
         for _ in range(rounds):
-            sample_round(samples, mount, ours, theirs, lttng)
-        for trace in (*TRACES, *CONDITIONS):
+            sample_round(samples, mount, programs, lttng)
+        for trace in (*TRACES, *INLINE, *CONDITIONS):
             for what, count in counts(mount, trace).items():
                 samples.counts[trace][what] = count
         for session in SESSIONS:

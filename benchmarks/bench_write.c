@@ -82,19 +82,6 @@ static inline __attribute__((always_inline)) int copy_inline(const void *data, s
 	return 0;
 }
 
-#define SAMPLE_BOTH_INLINE(size)                                \
-	SAMPLE_INLINE("copy", copy_inline(record, size), size); \
-	SAMPLE_INLINE("rseq", relay_write(rseq, record, size), size)
-
-static void sample_inline(void)
-{
-	SAMPLE_BOTH_INLINE(16);
-	SAMPLE_BOTH_INLINE(64);
-	SAMPLE_BOTH_INLINE(256);
-	SAMPLE_BOTH_INLINE(4096);
-	SAMPLE_INLINE("rseq-full", relay_write(rseq_full, record, 64), 64);
-}
-
 /* The relay document's flight recorder: each sub-buffer begins with the padding of its end. Its header fills a cache
  * line, so that records lie on lines as they do without. */
 static int overwrite(struct rchan_buf *buf, void *subbuf, void *prev_subbuf, unsigned int prev_padding)
@@ -187,7 +174,7 @@ static int write_with_delta(struct rchan *chan, const void *data, size_t length)
 	return relay_classic_write(with_callbacks, data, length, 0) != (int)length;
 }
 
-static int reserve_and_commit(struct rchan *chan, const void *data, size_t length)
+static inline __attribute__((always_inline)) int reserve_inline(struct rchan *chan, const void *data, size_t length)
 {
 	void *to = relay_reserve(chan, length);
 
@@ -196,6 +183,34 @@ static int reserve_and_commit(struct rchan *chan, const void *data, size_t lengt
 	memcpy(to, data, length);
 	relay_commit(chan, to);
 	return 0;
+}
+
+/* The same through the library's functions. */
+static int reserve_and_commit(struct rchan *chan, const void *data, size_t length)
+{
+	static void *(*volatile reserve)(struct rchan * chan, size_t length) = relay_reserve;
+	static void (*volatile commit)(struct rchan * chan, void *reserved) = relay_commit;
+	void *to = reserve(chan, length);
+
+	if (!to)
+		return -errno;
+	memcpy(to, data, length);
+	commit(chan, to);
+	return 0;
+}
+
+#define SAMPLE_BOTH_INLINE(size)                                \
+	SAMPLE_INLINE("copy", copy_inline(record, size), size); \
+	SAMPLE_INLINE("rseq", relay_write(rseq, record, size), size)
+
+static void sample_inline(void)
+{
+	SAMPLE_BOTH_INLINE(16);
+	SAMPLE_BOTH_INLINE(64);
+	SAMPLE_BOTH_INLINE(256);
+	SAMPLE_BOTH_INLINE(4096);
+	SAMPLE_INLINE("reserve", reserve_inline(rseq, record, 64), 64);
+	SAMPLE_INLINE("rseq-full", relay_write(rseq_full, record, 64), 64);
 }
 
 static void fill(struct rchan *chan)

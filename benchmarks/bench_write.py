@@ -42,6 +42,7 @@ LIMITS = [
     Limit("lockless, 64 bytes: times the copy", "lockless-64", "copy-64", most=12),
     Limit("with subbuf_start, 64 bytes: times without", "callback-64", "rseq-64", most=1.1),
     Limit("reserved, filled and committed, 64 bytes: times a lockless write", "reserve-64", "lockless-64", most=2),
+    Limit("reserved, filled and committed inline: times called", "reserve-inline-64", "reserve-64", most=1),
     Limit("with start and end reserves, 64 bytes: times without", "rseq-reserves-64", "rseq-64", most=1.1),
     Limit("with times, 64 bytes: times without", "timed-64", "rseq-64", most=12),
     Limit("lockless, with times, 64 bytes: times without", "timed-lockless-64", "lockless-64", most=5),
