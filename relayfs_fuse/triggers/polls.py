@@ -1,6 +1,8 @@
 """What triggers wait for besides events: full buffers, counters, ends of processes, crash cards, some losses.
 
 These are looked at every POLL_S. A trigger fires when what it waits for begins: a buffer that stays full fires once.
+Of several deaths that one look finds, only that they came since the look before is known. So each has a time of its own
+in between, for the limits of triggers, which count what comes at one time as one.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
     from relayfs_fuse.reading.live import Live
     from relayfs_fuse.reading.source import Source
 
-    Fire = Callable[[int, str], None]
+    Fire = Callable[[int, str, int], None]
 
 POLL_S = 0.2
 # How much is read of a file of a card.
@@ -44,6 +46,7 @@ class Polls(Closing):
         self._commands: Mapping[int, TriggerCommand] = {}
         self._living: Mapping[str, int] = {}
         self._polled = 0.0
+        self._elapsed_ns = 0  # since the look before this one
         self._above: dict[str, bool] = dict(state.get("above", {}))
         # By the name of a process's directory: its inode, and whether triggers were told of the end of the process.
         self._processes: dict[str, list[int]] | None = state.get("processes")
@@ -78,10 +81,12 @@ class Polls(Closing):
         }  # fmt: skip
 
     def poll(self, live: Live, fire: Fire) -> None:
-        """Look, if the last look was POLL_S ago; `fire` is called with a trigger and the reason."""
-        if time.monotonic() - self._polled < POLL_S:
+        """Look, if the last look was POLL_S ago; `fire` is called with a trigger, the reason, and how long ago, ns."""
+        now = time.monotonic()
+        if now - self._polled < POLL_S:
             return
-        self._polled = time.monotonic()
+        self._elapsed_ns = int(1e9 * (now - self._polled if self._polled else POLL_S))
+        self._polled = now
         by_kind: dict[str, list[int]] = {}
         for since, command in self._commands.items():
             by_kind.setdefault(command.when, []).append(since)
@@ -98,7 +103,12 @@ class Polls(Closing):
         was_above = self._above.get(str(since), False)
         self._above[str(since)] = is_above
         if is_above and not was_above:
-            fire(since, text)
+            fire(since, text, 0)
+
+    def _fire_each(self, since: int, texts: list[str], fire: Fire) -> None:
+        """Fire a trigger for each of what has happened, in this order, since the last look."""
+        for number, text in enumerate(texts, 1):
+            fire(since, text, self._elapsed_ns * (len(texts) - number) // len(texts))
 
     # --- buffers ---
 
@@ -117,7 +127,7 @@ class Polls(Closing):
         n = own + sum(by_user.values())
         if self._n_unbuffered is not None and n > self._n_unbuffered:
             for since in triggers:
-                fire(since, f"lost {n - self._n_unbuffered} events of programs that could get no buffers")
+                fire(since, f"lost {n - self._n_unbuffered} events of programs that could get no buffers", 0)
         self._n_unbuffered = n
 
     # --- counters ---
@@ -150,14 +160,16 @@ class Polls(Closing):
         for name, inode in present.items():
             if known.get(name, [0])[0] in (0, inode):
                 known.setdefault(name, [inode, 0])[0] = inode
+        ended = []
         for name, (inode, is_told) in list(known.items()):
             is_gone = present.get(name) != inode
             if not is_told and (is_gone or not lives(directory, name)):
                 known[name][1] = 1
-                for since in triggers:
-                    fire(since, f"{name} has ended")
+                ended.append(f"{name} has ended")
             if is_gone:
                 del known[name]
+        for since in triggers:
+            self._fire_each(since, ended, fire)
         self._processes = known
 
     # --- crash cards ---
@@ -171,12 +183,14 @@ class Polls(Closing):
         found: list[str] = []
         with suppress(OSError):  # no cards are made
             found = sorted(name for name in os.listdir(directory) if not name.startswith("."))
-        for name in sorted(set(found) - set(self._cards or ())):
+        cards = []
+        for name in set(found) - set(self._cards or ()):
             with suppress(OSError):  # it was removed
                 made_ns, text = self._card(os.path.join(directory, name))
-                for since in triggers if text else ():
-                    if self._cards is not None or made_ns >= since:
-                        fire(since, f"crash card {name}: {text}")
+                cards += [(made_ns, f"crash card {name}: {text}")] if text else []
+        for since in triggers:
+            made = [text for made_ns, text in sorted(cards) if self._cards is not None or made_ns >= since]
+            self._fire_each(since, made, fire)
         self._cards = found
 
     def _card(self, path: str) -> tuple[int, str]:

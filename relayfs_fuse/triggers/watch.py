@@ -152,11 +152,11 @@ class Watch(Closing):
         self.is_over = not self._live.tick()
         return is_behind or merged.is_behind_limit
 
-    def _fire(self, since: int, text: str) -> None:
-        """Fire a trigger that does not wait for events, now."""
+    def _fire(self, since: int, text: str, ago_ns: int) -> None:
+        """Fire a trigger that does not wait for events, for what has happened so long ago."""
         assert self._triggers is not None
-        now = self.source.now()
-        self._triggers.fire(list(self.commands).index(since), now, f"[{stamp(now)}] {text}")
+        time_ns = max(since, self.source.now() - ago_ns)
+        self._triggers.fire(list(self.commands).index(since), time_ns, f"[{stamp(time_ns)}] {text}")
 
     def _take_firings(self) -> None:
         assert self._triggers is not None

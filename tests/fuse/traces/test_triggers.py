@@ -4,7 +4,9 @@ import json
 import os
 import re
 import select
+import signal
 from collections import deque
+from contextlib import ExitStack
 from datetime import datetime
 from itertools import count
 from pathlib import Path
@@ -319,6 +321,31 @@ def test_silence_rate_loss_and_death_fire(mount):
         directory = f"traced-{program.process.pid}"
         assert lines_of(trace, "end") == []
     assert wait_lines(trace, "end", 1)[0].text == f"{directory} has ended"
+
+
+def test_several_deaths_that_one_look_finds_fire_each(mount):
+    trace, n = start_trace(mount, "t", "subbuf_size=4K n_subbufs=2"), 5
+    for when in ("death", "crash"):
+        add(mount, f"{when} on t {when} do notify limit=1ms")
+        add(mount, f"one-{when} on t {when} do notify limit=1h")
+    with ExitStack() as stack:
+        programs = [stack.enter_context(traced(mount)) for _ in range(n)]
+        for program in programs:
+            program.ask("emit 1")
+        wait_until((mount.store / "t/.trigger-state").exists, "triggers are evaluated")
+        wait_evaluated(mount, "t")
+        watcher = watcher_of(mount)
+        os.kill(watcher, signal.SIGSTOP)
+        for program in programs:
+            program.kill()
+        wait_until(lambda: len(list((mount.path / ".crashed").iterdir())) == n, "the cards are there")
+        os.kill(watcher, signal.SIGCONT)
+        for when in ("death", "crash"):
+            times = [ns(line.time) for line in wait_lines(trace, when, n)]
+            assert times == sorted(set(times))
+            assert len({line.text for line in lines_of(trace, when)}) == n
+            wait_until(lambda name=f"one-{when}": listed(mount)[name]["limited"] == n - 1, lambda: str(listed(mount)))
+            assert len(lines_of(trace, f"one-{when}")) == 1
 
 
 def test_a_crash_fires_with_its_card_and_an_orderly_end_does_not(mount):
