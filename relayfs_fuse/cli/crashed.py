@@ -92,6 +92,10 @@ def rm(above: str | None, names: tuple[str, ...], mount: str | None) -> None:
         os.rmdir(os.path.join(place, CRASHED, name))
 
 
+# As traces and triggers are removed.
+crashed.add_command(rm, "remove")
+
+
 def _place(mount: str | None) -> str:
     """Return the mount; RelayError: nothing is mounted."""
     root = find_root(mount)

@@ -505,7 +505,7 @@ def test_relayctl_lists_shows_and_removes_cards(traced_mount: Mount) -> None:
     assert "seq = 2 " in shown.splitlines()[-1]
     told = json.loads(relayctl(mount, "crashed", "show", "--json", name).stdout)
     assert len(told["events"]) == 3
-    missing = relayctl(mount, "crashed", "rm", "nobody-1")
+    missing = relayctl(mount, "crashed", "remove", "nobody-1")
     assert (missing.returncode, missing.stderr) == (
         3, "relayctl: there is no crash card nobody-1; relayctl crashed lists them\n"
     )  # fmt: skip
