@@ -8,7 +8,8 @@
  *     [12:34:56.123456789] app-42/43 state server:workers: { name = "http", n = 4 }
  *
  * An event of the stream of states has `state` in place of the CPU. An event that has a level has it before its name. Integers of the types x8 to x64 and fields of the type bytes are
- * hexadecimal: 0xFF and <00ff>. An enum's value is its label, if it has one. Arrays are [1, 2], structs { x = 1, y = 2 }.
+ * hexadecimal: 0xFF and <00ff>. An enum's value is its label, if it has one; a track_event_type that is a number (tracks.h) is
+ * its letter. Arrays are [1, 2], structs { x = 1, y = 2 }.
  * With several machines the name of the event's precedes the program's, and with options.shows_errors how far the time may
  * be off, in seconds, or +-? if that is not known:
  *
@@ -31,6 +32,7 @@
  */
 #define _GNU_SOURCE
 #include "merge/export.h"
+#include "merge/tracks.h"
 
 #include <stdlib.h>
 #include <time.h>
@@ -146,6 +148,8 @@ static void put_fields(const struct text_encoder *text, struct relay_output *out
 		for (; (name = relay_struct_next(&value, &at, &length)); before = text->is_brief ? "{" : "{ ")
 			put_name(text, output, before, name, length);
 		put_name(text, output, before, value.own_name, strlen(value.own_name));
+		if (!value.label)
+			value.label = relay_mark_letter(&value);
 		relay_put_value(output, &value, RELAY_ESCAPE_TEXT);
 		before = between;
 	}

@@ -242,6 +242,17 @@ static char mark_type_of(const struct relay_value *value)
 	return is_number(value) ? (char)value->u : 0;
 }
 
+const char *relay_mark_letter(const struct relay_value *value)
+{
+	static const char letters[][2] = {"B", "E", "I", "C"};
+	if (strcmp(value->name, TYPE) != 0 || !is_number(value))
+		return NULL;
+	for (size_t i = 0; i < sizeof(letters) / sizeof(letters[0]); i++)
+		if (value->u == (unsigned char)letters[i][0])
+			return letters[i];
+	return NULL;
+}
+
 struct roles {
 	char type; /* 0: the event has none */
 	struct relay_value name, track, counter, scope;

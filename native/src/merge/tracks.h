@@ -50,6 +50,9 @@ struct relay_tracks {
 	void *user;
 };
 
+/* Return the letter that a number in a field track_event_type stands for. NULL: it is no such field, or none of B E I C. */
+const char *relay_mark_letter(const struct relay_value *value);
+
 void relay_tracks_free(struct relay_tracks *tracks);
 
 /* Write the name of a track; of a process, behind that of its machine, if there are several: "web-1: app". */

@@ -329,7 +329,7 @@ def test_events_are_on_tracks_of_their_threads(out):
         bits = 8 * (HEAD_BYTES + sum(map(len, events)))
         head = Head(MAGIC, 0, cpu, bits, 0, 0, 8000, 7000, bits, cpu, 0)
         (out / f"cpu{cpu}").write_bytes(head.pack() + b"".join(events))
-    assert "] p-60/70 cpu0 app:work: { track_event_type = 66 }\n" in relayctl("export", out).stdout
+    assert "] p-60/70 cpu0 app:work: { track_event_type = B }\n" in relayctl("export", out).stdout
     for option in ("--perfetto", "--chrome"):
         with loaded(out, option) as query:
             assert rows(query, WRONG) == []
