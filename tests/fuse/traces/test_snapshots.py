@@ -8,12 +8,13 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from babeltrace import babeltrace
+from babeltrace import babeltrace, packets_in
 from making import Maker
-from mounts import DEADLINE_S, NOBODY, Mount, User
+from mounts import DEADLINE_S, NOBODY, Mount, User, wait_until
 from traced import record_stopped, relayctl, start_trace, traced
 
 from relayfs_fuse.fs.commands.control import parse_size
@@ -49,6 +50,26 @@ def take_until_refused(above: Path, most: int) -> None:
     names = map(str, range(most))
     with pytest.raises(OSError, match="No space left on device"):
         deque(((above / name).mkdir() for name in names), 0)
+
+
+@contextmanager
+def taking(mount: Mount, name: str, moment: str) -> Iterator[list[OSError | None]]:
+    """Do something while a snapshot is being taken, and the store has this name of it; give what mkdir(2) says."""
+    done: list[OSError | None] = []
+
+    def take() -> None:
+        try:
+            done.append((snapshots_of(mount) / name).mkdir())
+        except OSError as error:
+            done.append(error)
+
+    thread = threading.Thread(target=take)
+    thread.start()
+    until = time.monotonic() + DEADLINE_S
+    while not (done or list(mount.store.glob(f"{SNAPSHOTS_NAME}/*/{moment}"))):
+        assert time.monotonic() < until
+    yield done
+    thread.join()
 
 
 def test_mkdir_takes_a_snapshot_that_stays_as_it_is_until_rmdir(mount: Mount, tmp_path: Path) -> None:
@@ -172,6 +193,20 @@ def test_snapshots_without_events_are_bounded_too(mount: Mount) -> None:
     assert len(stored(mount)) == 10
 
 
+def test_a_program_that_writes_without_end_fills_no_more_than_the_memory(mount: Mount, unprivileged: User) -> None:
+    start_trace(mount, "t", "mode=overwrite subbuf_size=4K n_subbufs=4")
+    above = snapshots_of(mount)
+    (above.parent / "snapshot_memory").write_text("1M")
+    with traced(mount, user=NOBODY) as program:
+        program.start("flood 100000 1")
+        wait_until(lambda: list(mount.path.glob("t/traced-*/cpu0")), "it writes")
+        take_until_refused(above, 10_000)
+        program.process.kill()
+    assert sum(one.n_bytes for one in stored(mount)) <= 1 << 20
+    streams = [stream.read_bytes() for stream in above.glob("*/traced-*/cpu*")]
+    assert max(len(packets_in(stream)) for stream in streams) <= 1 + 4
+
+
 def test_the_store_has_its_limit_too(make_mount: Callable[..., Mount]) -> None:
     mount = make_mount("size=2M")
     start_trace(mount, "t", f"{ROOM} memory=1M")
@@ -237,29 +272,28 @@ def test_they_are_the_same_directories_after_the_death_of_the_server(mount: Moun
 def test_one_that_is_being_taken_when_the_server_dies_is_taken_whole(mount: Mount) -> None:
     start_trace(mount, "t", LARGE)
     mount.expect("WARNING: the server before, process .* has died")
-    done: list[object] = []
-
-    def take(name: str) -> None:
-        try:
-            done.append((snapshots_of(mount) / name).mkdir())
-        except OSError as error:
-            done.append(error)
-
     with traced(mount) as program:
         program.ask("emit 100000")
         for name, moment in (("0", ".new-0"), ("1", "1")):  # before it has its name, and before that is answered
-            thread = threading.Thread(target=take, args=(name,))
-            thread.start()
-            until = time.monotonic() + DEADLINE_S
-            while not (done or list(mount.store.glob(f"{SNAPSHOTS_NAME}/*/{moment}"))):
-                assert time.monotonic() < until
-            mount.kill_server()
-            thread.join()
-            assert done.pop() is None
+            with taking(mount, name, moment) as done:
+                mount.kill_server()
+            assert done == [None]
     assert babeltrace(snapshots_of(mount) / "1").numbers() == list(range(100_000))
     first, second = ([len(data) for _, data in contents(path).values()] for path in snapshots_of(mount).iterdir())
     assert sorted(first) == sorted(second)
     assert [one.name for one in stored(mount)] == ["0", "1"]
+
+
+def test_one_that_is_being_taken_goes_with_its_trace(mount: Mount) -> None:
+    start_trace(mount, "t", LARGE)
+    with traced(mount) as program:
+        program.ask("emit 100000")
+        with taking(mount, "one", ".new-one") as done:
+            mount.command("trace remove t")
+    assert done == [None] or (isinstance(done[0], OSError) and done[0].errno == errno.ENOENT)
+    assert os.listdir(mount.store / SNAPSHOTS_NAME) == []
+    start_trace(mount, "t")
+    (snapshots_of(mount) / "one").mkdir()
 
 
 def test_they_go_with_their_trace(mount: Mount) -> None:
