@@ -96,7 +96,8 @@ class _Room:
                 f"{self._others}; rmdir removes one, `trace set` changes the limit",
             )
         while self._claimed < self._own:
-            self._claims.enter_context(self._store.claim_room(_STEP_BYTES, os.geteuid()))
+            self._store.ensure_room(_STEP_BYTES, os.geteuid())
+            self._claims.enter_context(self._store.ledger.claim(_STEP_BYTES, os.geteuid()))
             self._claimed += _STEP_BYTES
 
 
@@ -163,7 +164,6 @@ class Snapshots:
             message = f"it could not be written: {error.strerror}"
             raise command.refuse(error.errno or errno.EIO, message, "snapshot") from error
         if above.removed:
-            yield lambda: self.remove_of(trace.id)
             raise command.refuse(errno.ENOENT, f"trace {trace.name} was removed meanwhile")
         self._show(above, path)
         if said:

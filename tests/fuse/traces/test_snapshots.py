@@ -215,6 +215,8 @@ def test_the_store_has_its_limit_too(make_mount: Callable[..., Mount]) -> None:
         overwrite(program)
         take_until_refused(snapshots_of(mount), 100)
     assert "are left of the limit size=2M" in mount.error_log
+    with pytest.raises(OSError, match="No space left on device"):  # which a survey of the store precedes
+        mount.create("channel", "buffers=global subbuf_size=512K n_subbufs=2")
     assert 0 < sum(one.n_bytes for one in stored(mount)) < 2 << 20
 
 
