@@ -57,6 +57,7 @@ _SYNONYMS = {
     **dict.fromkeys(("begin", "on"), "start"),
     **dict.fromkeys(("end", "off"), "stop"),
 }
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 
@@ -217,7 +218,7 @@ def check_name(name: str, column: int = 0) -> None:
     if len(os.fsencode(name)) > NAME_MAX:
         length = len(os.fsencode(name))
         raise CommandError(errno.ENAMETOOLONG, f"a name is longer than {NAME_MAX} bytes; it has {length}", column)
-    if any(ord(char) < 32 or ord(char) == 127 for char in name):
+    if _CONTROL.search(name):
         raise CommandError(errno.EINVAL, f"{name!r}: a name holds no control characters", column)
 
 
