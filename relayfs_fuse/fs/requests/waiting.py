@@ -142,6 +142,17 @@ class _Waiter:
     def wanted(self) -> bool:
         return bool(self.sleepers or self.polls)
 
+    @property
+    def _bits(self) -> int:
+        """What the buffer is to be armed for."""
+        for_records = self.sleepers or (self.polls and self.stored.wakes_for_records)
+        return (native.ARM_RECORD if for_records else 0) | (native.ARM_SWITCH if self.polls else 0)
+
+    @property
+    def is_armed(self) -> bool:
+        """Whether the buffer has been armed for those who wait now since before the caller looked at it; OSError."""
+        return self._bits == self._armed and self.stored.buffer.wake_seq() == self.seq
+
     def check(self) -> None:
         """Arm the buffer if necessary, check it, and wake or notify those who wait; on an error they all get it."""
         begun_s = time.thread_time()
@@ -188,10 +199,7 @@ class _Waiter:
 
     def _check(self) -> None:
         """Arm the buffer if necessary; wake sleeping reads if there is data; notify poll(2) of changes."""
-        buffer = self.stored.buffer
-        for_records = self.sleepers or (self.polls and self.stored.wakes_for_records)
-        bits = native.ARM_RECORD if for_records else 0
-        bits |= native.ARM_SWITCH if self.polls else 0
+        buffer, bits = self.stored.buffer, self._bits
         needs_polling = self.stored.needs_polling()
         self._interval_ms = RESERVED_MS if needs_polling else math.inf
         if bits != self._armed or buffer.wake_seq() != self.seq:
@@ -411,7 +419,8 @@ class Waiting:
         if handle is not None:
             waiter = self._waiter(stored)
             waiter.polls[descriptor] = _Poll(handle, events, progress, by_mem, skips)
-            waiter.group.tell(waiter)
+            if not waiter.is_armed:
+                waiter.group.tell(waiter)
         return events
 
     def forget(self, stored: Stored[Any], descriptor: int) -> None:
