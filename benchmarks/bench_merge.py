@@ -20,7 +20,7 @@ FORMATS = (
 )
 # What relay_merge_next() needs.
 MERGE = (
-    *("src/merge/merge.c", "src/merge/stream.c", "src/merge/losses.c", "src/merge/filter.c"),
+    *("src/merge/merge.c", "src/merge/stream.c", "src/merge/losses.c", "src/merge/clock_map.c", "src/merge/filter.c"),
     "src/merge/chosen.c",
     *("src/trace/event_copy.c", "src/trace/layouts.c", "src/trace/field_types.c", "src/trace/condition.c"),
 )

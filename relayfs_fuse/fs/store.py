@@ -70,8 +70,7 @@ FREEING_S = 2.0
 # st_nlink of a directory in which there is no other one, and st_size of one of tmpfs in which there is nothing.
 NLINK_EMPTY, SIZE_EMPTY = 2, 40
 ROOT_NAME = ".root"
-COUNTERS_NAME = ".counters"
-CRASHED_NAME = ".crashed"
+COUNTERS_NAME, CRASHED_NAME = ".counters", ".crashed"
 TRACES_NAME = ".traces"
 LOST_NAME = ".traces-lost"
 

@@ -39,8 +39,7 @@ _NUMBER = re.compile(r"\d{4,}", re.ASCII)
 _LOST = ".lost_before_cpu"
 # With a packet, so many bytes of other headers may be written, as a file may begin with it.
 _HEADS_BYTES = 3 * HEAD_BYTES
-# Prefix of the names of files that are not complete yet.
-_NEW = ".new-"
+_NEW = ".new-"  # a name's beginning until the file is complete
 
 
 class ProcessOutput(Protocol):
@@ -196,8 +195,7 @@ class DirectoryOutput:
         with temporary_errors_mean_full(path), open(path, "a+b", buffering=0) as file:
             end = file.seek(0, os.SEEK_END)
             is_torn = end > 0 and os.pread(file.fileno(), 1, end - 1) != b"\n"
-            data = b"\n" * is_torn + lines
-            if file.write(data) < len(data):
+            if file.write(data := b"\n" * is_torn + lines) < len(data):
                 raise OutputFullError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
 
     def rotate(self) -> None:

@@ -190,7 +190,7 @@ class Recording:
             while packets and packets[0].head.is_empty and not packets[0].head.events_discarded:
                 del packets[0]
         if not packets:
-            self._n_packets[cpu] += n_new
+            self._n_packets[cpu] += n_found
             return True
         n_records = consumer.n_records() if len(packets) == n_found else 0
         is_valid = _validity_check(cpu, consumer)
@@ -343,7 +343,7 @@ class Recording:
         Returns False if another reader has one of the buffers.
 
         A hostile process may always pretend that a sub-buffer is unread. So reading continues only while the buffer
-        yields new packets, and at most as many as it has sub-buffers.
+        yields packets, and at most as many as it has sub-buffers.
         """
         start = self._n_packets.copy()
         unread = list(self.process.buffers)

@@ -14,6 +14,7 @@
  */
 #include "merge/export.h"
 #include "merge/grown.h"
+#include "merge/perfetto_fields.h"
 #include "merge/protobuf.h"
 #include "merge/tracks.h"
 #include "trace/field_types.h"
@@ -23,32 +24,6 @@ enum { STATE_CLEARED = 1, STATE_NEEDED = 2 };
 enum { FIRST_SEQUENCE = 1, FIRST_OF_STREAMS = 2 };
 /* The uuids of machines' clocks; those of other tracks are less. */
 static const uint64_t FIRST_OF_HOSTS = 1ull << 32;
-
-/* Numbers of fields, by message. */
-enum { TRACE_PACKET = 1 };
-enum {
-	PACKET_CLOCK_SNAPSHOT = 6,
-	PACKET_TIMESTAMP = 8,
-	PACKET_SEQUENCE = 10,
-	PACKET_TRACK_EVENT = 11,
-	PACKET_INTERNED = 12,
-	PACKET_FLAGS = 13,
-	PACKET_DROPPED = 42,
-	PACKET_SYSTEM_INFO = 45,
-	PACKET_DEFAULTS = 59,
-	PACKET_TRACK = 60,
-	PACKET_MACHINE = 98
-};
-enum { SNAPSHOT_CLOCK = 1, SNAPSHOT_PRIMARY = 2, CLOCK_ID = 1, CLOCK_TIME = 2, DEFAULTS_CLOCK = 58, PACKET_CLOCK = 58 };
-enum { SYSTEM_UTSNAME = 1, SYSTEM_MACHINE_NAME = 17, UTSNAME_SYSNAME = 1 };
-enum { TRACK_UUID = 1, TRACK_NAME = 2, TRACK_PROCESS = 3, TRACK_THREAD = 4, TRACK_PARENT = 5, TRACK_COUNTER = 8 };
-enum { PROCESS_PID = 1, PROCESS_NAME = 6, THREAD_PID = 1, THREAD_TID = 2, THREAD_NAME = 5 };
-enum { EVENT_ANNOTATION = 4, EVENT_TYPE = 9, EVENT_NAME_IID = 10, EVENT_TRACK = 11, EVENT_NAME = 23 };
-enum { EVENT_COUNTER = 30, EVENT_COUNTER_DOUBLE = 44 };
-enum { INTERNED_EVENT_NAME = 2, INTERNED_ANNOTATION_NAME = 3, INTERNED_IID = 1, INTERNED_NAME = 2 };
-enum { ANNOTATION_IID = 1, ANNOTATION_UINT = 3, ANNOTATION_INT = 4, ANNOTATION_DOUBLE = 5, ANNOTATION_STRING = 6 };
-enum { ANNOTATION_POINTER = 7, ANNOTATION_NAME = 10, ANNOTATION_DICTIONARY = 11, ANNOTATION_ARRAY = 12 };
-enum { TYPE_BEGIN = 1, TYPE_END = 2, TYPE_INSTANT = 3, TYPE_COUNTER = 4 };
 
 /* The state of a stream's sequence. */
 struct sequence {
