@@ -9,20 +9,17 @@
 #include <linux/fuse.h>
 #include <stddef.h>
 #include <stdint.h>
-#include <sys/types.h>
 
 /* Store the answer to the lookup of a name in the directory with the number `parent`, by a thread, and return 1. 0: the
  * handler of the request is to answer it. */
 typedef int relay_tap_lookup(uint64_t parent, const char *name, uint32_t thread);
 
-/* Wait a moment for the next message, and return 1 if there is one. 0: there is none, or another task of the server is to run. */
-typedef int relay_tap_next(void);
+/* From now on call `lookup` for each lookup of a name, which stores its answers in *entry. */
+void relay_tap_answer_lookups(relay_tap_lookup *lookup, const struct fuse_entry_out *entry);
 
-/* From now on call `lookup` for each lookup of a name, which stores its answers in *entry; and then `next`. */
-void relay_tap_answer_lookups(relay_tap_lookup *lookup, const struct fuse_entry_out *entry, relay_tap_next *next);
+/* ---- for at_once.c ---- */
 
-/* As read(2) of the next message from /dev/fuse, without lookups that could be answered. -1 and EINTR: for a moment there is no
- * other message, or other tasks of the server should run. */
-ssize_t relay_tap_read_others(int fd, void *message, size_t room);
+/* Answer a message of the kernel, and return 1. 0: it is not one that is answered here. */
+int relay_lookups_answer(int fd, const struct fuse_in_header *in, size_t length);
 
 #endif

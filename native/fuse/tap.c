@@ -5,9 +5,10 @@
  *
  *     kernel  -- read -->   tap_read    -->  libfuse  -->  pyfuse3  -->  handler (Python)
  *                            | request, interrupts, isatty(3)                   | relay_tap_*()
+ *                            | READs that need no handler are answered (lane.c)
  *     kernel  <- writev --  tap_writev  <--  libfuse  <--  pyfuse3  <--  its reply
  *                            | INIT, OPEN: flags that libfuse does not know
- *                            | READ: the bytes, sent from the buffer's memory
+ *                            | READ: the bytes, sent from the buffer's memory (reading.c)
  *                            | FALLOCATE: another error
  *                            | READDIRPLUS: names without attributes (replies.c)
  *
@@ -20,13 +21,12 @@
  */
 #define _GNU_SOURCE
 #define FUSE_USE_VERSION 314
+#include "at_once.h"
 #include "handover.h"
-#include "lookups.h"
 #include "protocol.h"
+#include "reading.h"
 #include "replies.h"
 #include "tap.h"
-
-#include <relayfs/store.h>
 
 #include <dlfcn.h>
 #include <errno.h>
@@ -40,15 +40,9 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
-enum {
-	TAP_IOV_MAX = 1024,      /* pieces of one writev(2); the first is the header */
-	TAP_SPANS_MAX = 1 << 16, /* pieces of one read: many if sub-buffers are small */
-	TAP_TERMINALS_MAX = 64,
-	TAP_LAPPED_TRIES = 8, /* to copy bytes before producers overwrite them */
-	TAP_LAPPED_FEWER = 16 /* each try has so many times fewer pieces, and at least one */
-};
+enum { TAP_TERMINALS_MAX = 64 };
 
-enum tap_reply_kind { TAP_REPLY_NONE, TAP_REPLY_INIT, TAP_REPLY_STREAM, TAP_REPLY_BACKED, TAP_REPLY_READ };
+enum tap_reply_kind { TAP_REPLY_NONE, TAP_REPLY_INIT, TAP_REPLY_STREAM, TAP_REPLY_BACKED };
 
 static struct {
 	int session_fd;
@@ -59,17 +53,11 @@ static struct {
 	uint32_t minor;             /* of FUSE protocol 7: first the kernel's, from the reply to INIT on that in use */
 } tap = {.session_fd = -1, .interrupt_fd = -1};
 
-/* The reply that tap_writev() is to change. */
+/* The reply that tap_writev() is to change, unless it is one to READ (reading.c). */
 static struct {
 	enum tap_reply_kind kind;
 	uint64_t unique;
 	int32_t backing; /* TAP_REPLY_BACKED */
-	/* TAP_REPLY_READ: `total` bytes in pieces[1 .. n_pieces]; tap_writev() stores the header in pieces[0] */
-	struct rchan_buf *buf;
-	struct relay_handover_reply noted;
-	size_t total;
-	size_t n_pieces;
-	struct iovec pieces[TAP_IOV_MAX];
 } reply;
 
 /* A queue of n interrupted requests, the oldest at unique[first]. It grows when it is full, because a process whose
@@ -85,10 +73,6 @@ static struct {
 	uint64_t fh[TAP_TERMINALS_MAX];
 	size_t n;
 } terminals;
-
-static struct relay_span *spans;
-static unsigned char *copies; /* copies_room bytes, for replies that cannot be sent from the buffer's memory */
-static size_t copies_room;
 
 /* ------------------------------------------------------------------ requests */
 
@@ -164,7 +148,7 @@ static ssize_t tap_read(int fd, void *message, size_t room, void *userdata)
 	ssize_t length = relay_handover_replay_init(message, room);
 	(void)userdata;
 	if (!length)
-		length = relay_tap_read_others(fd, message, room);
+		length = relay_at_once_read(fd, message, room, terminals.n > 0);
 	if (length >= (ssize_t)sizeof(struct fuse_in_header))
 		note_request(message, (size_t)length);
 	return length;
@@ -215,34 +199,6 @@ static void extend_open(struct iovec *iov, int count)
 	}
 }
 
-static void forget_reply(void)
-{
-	if (reply.kind == TAP_REPLY_READ)
-		relay_consume_abort(reply.buf);
-	reply.kind = TAP_REPLY_NONE;
-}
-
-/* Send the bytes of the buffer with libfuse's header, and consume them if the kernel accepts the reply. */
-static ssize_t send_read(int fd, const struct iovec *header)
-{
-	struct fuse_out_header *out = header->iov_base;
-	ssize_t sent;
-	int error;
-	out->len = (uint32_t)(sizeof(*out) + reply.total);
-	reply.pieces[0] = *header;
-	relay_handover_begin_reply(reply.noted);
-	sent = writev(fd, reply.pieces, (int)reply.n_pieces + 1);
-	error = errno;
-	if (sent >= 0)
-		relay_consume_end(reply.buf);
-	else
-		relay_consume_abort(reply.buf);
-	relay_handover_end_reply();
-	reply.kind = TAP_REPLY_NONE;
-	errno = error;
-	return sent;
-}
-
 static ssize_t tap_writev(int fd, struct iovec *iov, int count, void *userdata)
 {
 	struct fuse_out_header *out = iov[0].iov_base;
@@ -254,13 +210,14 @@ static ssize_t tap_writev(int fd, struct iovec *iov, int count, void *userdata)
 	if (unique && reply.kind != TAP_REPLY_NONE && unique == reply.unique) {
 		if (!out->error && reply.kind == TAP_REPLY_INIT)
 			extend_init(iov, count);
-		else if (!out->error && reply.kind != TAP_REPLY_READ)
+		else if (!out->error)
 			extend_open(iov, count);
-		if (out->error || reply.kind != TAP_REPLY_READ)
-			forget_reply();
+		reply.kind = TAP_REPLY_NONE;
 	}
-	if (unique && reply.kind == TAP_REPLY_READ && unique == reply.unique)
-		sent = send_read(fd, iov);
+	if (unique && relay_reading_is_of(unique) && out->error)
+		relay_reading_forget();
+	if (unique && relay_reading_is_of(unique))
+		sent = relay_reading_send(fd, iov);
 	else if (unique && relay_handover_is_answered(unique))
 		sent = out->len; /* an earlier server has answered this FUSE_INIT */
 	else
@@ -273,7 +230,7 @@ static ssize_t tap_writev(int fd, struct iovec *iov, int count, void *userdata)
 
 static void prepare_reply(uint64_t unique, enum tap_reply_kind kind)
 {
-	forget_reply();
+	relay_reading_forget();
 	reply.unique = unique;
 	reply.kind = kind;
 }
@@ -287,139 +244,6 @@ void relay_tap_open_backed(uint64_t unique, int backing)
 {
 	prepare_reply(unique, TAP_REPLY_BACKED);
 	reply.backing = backing;
-}
-
-/* ------------------------------------------------------------------ reading */
-
-/* Allocate `spans`, and `copies` for max_bytes. 1, or 0: no memory. */
-static int allocate_memory(size_t max_bytes)
-{
-	if (!spans)
-		spans = malloc(TAP_SPANS_MAX * sizeof(*spans));
-	if (copies_room < max_bytes) {
-		free(copies);
-		copies = malloc(max_bytes);
-		copies_room = copies ? max_bytes : 0;
-	}
-	return spans && copies;
-}
-
-/* Return how many of the spans have `total` bytes. */
-static size_t count_spans(size_t total)
-{
-	size_t n = 0;
-	for (size_t sum = 0; sum < total; n++)
-		sum += spans[n].length;
-	return n;
-}
-
-static void reply_with_spans(size_t n)
-{
-	for (size_t i = 0; i < n; i++) {
-		reply.pieces[i + 1].iov_base = (void *)spans[i].data;
-		reply.pieces[i + 1].iov_len = spans[i].length;
-	}
-	reply.n_pieces = n;
-}
-
-static void reply_with_copy(size_t n)
-{
-	size_t length = 0;
-	for (size_t i = 0; i < n; i++) {
-		memcpy(copies + length, spans[i].data, spans[i].length);
-		length += spans[i].length;
-	}
-	reply.pieces[1].iov_base = copies;
-	reply.pieces[1].iov_len = length;
-	reply.n_pieces = 1;
-}
-
-/* As relay_tap_read(), with at most max_pieces pieces. -EOVERFLOW: producers have overwritten the bytes meanwhile. */
-static ssize_t try_read(struct rchan_buf *buf, size_t max_bytes, size_t max_pieces, int overwrite, uint64_t *end)
-{
-	size_t total = 0;
-	size_t n;
-	int result = relay_consume_begin_behind(buf, 0, max_bytes, spans, max_pieces, &total, end);
-	if (result < 0 || !total)
-		return result < 0 ? result : 0;
-	n = count_spans(total);
-	if (!overwrite && n < TAP_IOV_MAX) {
-		reply_with_spans(n);
-		return (ssize_t)total;
-	}
-	reply_with_copy(n);
-	result = overwrite ? relay_consume_valid(buf) : 0;
-	if (result < 0) {
-		relay_consume_abort(buf);
-		return result;
-	}
-	return (ssize_t)total;
-}
-
-ssize_t relay_tap_read(uint64_t unique, struct rchan_buf *buf, uint64_t number, size_t max_bytes, int overwrite,
-                       uint64_t *end)
-{
-	ssize_t got = -EOVERFLOW;
-	size_t max_pieces = TAP_SPANS_MAX;
-	forget_reply();
-	if (!allocate_memory(max_bytes))
-		return -ENOMEM;
-	/* The less is copied, the less likely producers overwrite it meanwhile. So each try has fewer pieces; it does
-	 * not have fewer bytes, because the rest of a piece that is read in part may be overwritten, which splits a
-	 * record. */
-	for (int i = 0; i < TAP_LAPPED_TRIES && got == -EOVERFLOW; i++) {
-		got = try_read(buf, max_bytes, max_pieces, overwrite, end);
-		max_pieces = max_pieces > TAP_LAPPED_FEWER ? max_pieces / TAP_LAPPED_FEWER : 1;
-	}
-	if (got == -EOVERFLOW)
-		return -EAGAIN;
-	if (got > 0) {
-		reply.kind = TAP_REPLY_READ;
-		reply.unique = unique;
-		reply.buf = buf;
-		reply.noted = (struct relay_handover_reply){unique, number, *end};
-		reply.total = (size_t)got;
-	}
-	return got;
-}
-
-void relay_tap_read_copy(void *data, size_t length)
-{
-	unsigned char *to = (unsigned char *)data + length;
-	if (reply.kind != TAP_REPLY_READ)
-		return;
-	for (size_t i = reply.n_pieces; i && length; i--) {
-		const struct iovec *piece = &reply.pieces[i];
-		size_t n = piece->iov_len < length ? piece->iov_len : length;
-		to -= n;
-		length -= n;
-		memcpy(to, (const unsigned char *)piece->iov_base + piece->iov_len - n, n);
-	}
-}
-
-/* As relay_tap_peek(). -EOVERFLOW: producers have overwritten the bytes meanwhile. */
-static ssize_t try_peek(struct rchan_buf *buf, uint64_t skip, size_t max_bytes, unsigned char *to, uint64_t *end)
-{
-	size_t total = 0;
-	int result = relay_consume_begin_behind(buf, skip, max_bytes, spans, TAP_SPANS_MAX, &total, end);
-	if (result < 0 || !total)
-		return result < 0 ? result : 0;
-	for (size_t i = 0; i < (size_t)result; to += spans[i++].length)
-		memcpy(to, spans[i].data, spans[i].length);
-	result = relay_consume_valid(buf);
-	relay_consume_abort(buf);
-	return result < 0 ? result : (ssize_t)total;
-}
-
-ssize_t relay_tap_peek(struct rchan_buf *buf, uint64_t skip, size_t max_bytes, void *data, uint64_t *end)
-{
-	ssize_t got = -EOVERFLOW;
-	forget_reply();
-	if (!allocate_memory(max_bytes))
-		return -ENOMEM;
-	for (int i = 0; i < TAP_LAPPED_TRIES && got == -EOVERFLOW; i++)
-		got = try_peek(buf, skip, max_bytes, data, end);
-	return got == -EOVERFLOW ? -EAGAIN : got;
 }
 
 /* ------------------------------------------------------------------ session */

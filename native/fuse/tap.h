@@ -72,8 +72,8 @@ void relay_tap_open_backed(uint64_t unique, int backing);
  */
 ssize_t relay_tap_read(uint64_t unique, struct rchan_buf *buf, uint64_t number, size_t max_bytes, int overwrite,
                        uint64_t *end);
-/* After relay_tap_read(): copy the last `length` of these bytes to `data`. */
-void relay_tap_read_copy(void *data, size_t length);
+/* After relay_tap_read(): copy `length` of these bytes, those before the last `behind` ones, to `data`. */
+void relay_tap_read_copy(void *data, size_t length, size_t behind);
 
 /* Copy unread bytes of `buf`, at most max_bytes and without the first `skip` ones, to `data`. They stay unread. Returns
  * as relay_tap_read(). */

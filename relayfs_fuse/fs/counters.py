@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING
 
 from relayfs_fuse import native
 from relayfs_fuse.errors import CommandError, failure
+from relayfs_fuse.fs import tap
 from relayfs_fuse.native.tables import LEVEL, PERMS, STATISTICS, Statistic
 from relayfs_fuse.tracefiles.losses import counts_of
 
@@ -67,7 +68,7 @@ _NUMBER = "NUMBER, the first word of the counter's line in counters.names"
 
 @dataclass
 class Requests:
-    """The numbers behind the statistics of the server."""
+    """The numbers behind the statistics of the server, but for reads that the tap has answered."""
 
     requests: int = 0
     errors: int = 0
@@ -334,7 +335,8 @@ class Counters:
     def _showing(self, channels: Mapping[str, StoredChannel], paths: Iterable[str]) -> Iterator[None]:
         self._compare(channels)
         for name, value in vars(self.requests).items():
-            self._set("", name, self._handle.n_blocks - 1, value)
+            answered = tap.lane_answers() if name == "requests" else 0
+            self._set("", name, self._handle.n_blocks - 1, value + answered)
         for path in list(paths):
             channel = channels.get(path)
             if channel is not None and path in self._instances and not channel.removed:

@@ -173,6 +173,7 @@ class Server:
             self._store.close()
 
     async def _main(self) -> None:
+        tap.turn_for_tasks()
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._end_on_signals, nursery.cancel_scope)
             nursery.start_soon(self._end_when_replaced, nursery.cancel_scope)

@@ -16,7 +16,7 @@ from relayfs_fuse.errors import failure
 
 if TYPE_CHECKING:
     import mmap
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 # read_flags of FUSE_READ (linux/fuse.h): the request comes from read(2) and not from the page cache.
 READ_LOCKOWNER = 1 << 1
@@ -46,14 +46,45 @@ class _Reply(ctypes.Structure):
 
 
 _Lookup = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_uint64, ctypes.c_char_p, ctypes.c_uint32)
-_Next = ctypes.CFUNCTYPE(ctypes.c_int)
 # struct fuse_entry_out (linux/fuse.h): number, generation, seconds that the name and the attributes may be used, and
 # nanoseconds; number, size, blocks, times; nanoseconds of times, mode, links, owner, group, device, block size, flags.
 _ENTRY = struct.Struct("=4Q2I6Q10I")
 _entry = ctypes.create_string_buffer(_ENTRY.size)
 
 _lib.relay_tap_answer_lookups.restype = None
-_lib.relay_tap_answer_lookups.argtypes = (_Lookup, ctypes.c_void_p, _Next)
+_lib.relay_tap_answer_lookups.argtypes = (_Lookup, ctypes.c_void_p)
+
+
+class Flag:
+    """A word that other C code looks at, too."""
+
+    def __init__(self) -> None:
+        self.word = ctypes.c_uint32()
+
+    def set(self, *, on: bool) -> None:
+        """Set it to 1 or 0."""
+        self.word.value = on
+
+
+class _Lane(ctypes.Structure):
+    _fields_ = (
+        ("fh", ctypes.c_uint64),
+        ("buf", ctypes.c_void_p),
+        ("number", ctypes.c_uint64),
+        ("most", ctypes.c_uint64),
+        ("is_told", ctypes.POINTER(ctypes.c_uint32)),
+        ("noted", ctypes.c_void_p),
+        ("kept", ctypes.c_void_p),
+        ("kept_room", ctypes.c_uint64),
+        ("kept_most", ctypes.c_uint64),
+        ("large", ctypes.c_uint64),
+        ("kept_of_large", ctypes.c_uint64),
+        ("overwrite", ctypes.c_uint32),
+        ("is_off", ctypes.c_uint32),
+        ("next", ctypes.c_void_p),
+    )
+
+
 _lib.relay_tap_request.restype = ctypes.POINTER(_Request)
 _lib.relay_tap_request.argtypes = ()
 _lib.relay_tap_interrupt_next.restype = ctypes.c_uint64
@@ -80,7 +111,7 @@ _lib.relay_tap_read.argtypes = (
     *(ctypes.c_size_t, ctypes.c_int, ctypes.c_void_p),
 )
 _lib.relay_tap_read_copy.restype = None
-_lib.relay_tap_read_copy.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
+_lib.relay_tap_read_copy.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_size_t)
 _lib.relay_tap_peek.restype = ctypes.c_ssize_t
 _lib.relay_tap_peek.argtypes = (
     ctypes.c_void_p,
@@ -89,6 +120,16 @@ _lib.relay_tap_peek.argtypes = (
     ctypes.c_void_p,
     ctypes.c_void_p,
 )
+
+_lib.relay_tap_lane_open.restype = None
+_lib.relay_tap_lane_open.argtypes = (ctypes.POINTER(_Lane),)
+_lib.relay_tap_lane_close.restype = None
+_lib.relay_tap_lane_close.argtypes = (ctypes.c_uint64,)
+_lib.relay_tap_lane_answers.restype = ctypes.c_uint64
+_lib.relay_tap_lane_answers.argtypes = ()
+_lib.relay_tap_turn_for.restype = None
+_lib.relay_tap_turn_for.argtypes = (ctypes.POINTER(ctypes.c_int), ctypes.c_size_t)
+_lib.relay_tap_share(ctypes.pythonapi.PyEval_SaveThread, ctypes.pythonapi.PyEval_RestoreThread)
 
 _end = ctypes.c_uint64()
 _S_NS = 1_000_000_000
@@ -152,12 +193,25 @@ class Entry(NamedTuple):
     attributes_ns: int
 
 
-def answer_lookups(answer: Callable[[int, bytes, int], Entry | None], comes_soon: Callable[[], bool]) -> None:
+def turn_for_tasks() -> None:
+    """Have trio's loop turn when it has an event, although requests go on that the tap answers by itself."""
+    descriptors = [*_event_polls()]
+    _lib.relay_tap_turn_for((ctypes.c_int * len(descriptors))(*descriptors), len(descriptors))
+
+
+def _event_polls() -> Iterator[int]:
+    """Yield the descriptors of epoll(7) of this process, which are readable when trio has an event."""
+    for name in os.listdir("/proc/self/fd"):
+        with suppress(OSError):
+            if os.readlink(f"/proc/self/fd/{name}") == "anon_inode:[eventpoll]":
+                yield int(name)
+
+
+def answer_lookups(answer: Callable[[int, bytes, int], Entry | None]) -> None:
     """Have the tap answer lookups by itself.
 
     answer: returns the answer to the lookup of a name in the directory with a number, by a thread; None: the handler of
         the request is to answer it
-    comes_soon: is called after an answer; returns whether there is another request, and no task that should run first
     """
 
     def lookup(parent: int, name: bytes, pid: int) -> int:
@@ -173,9 +227,9 @@ def answer_lookups(answer: Callable[[int, bytes, int], Entry | None], comes_soon
         )  # fmt: skip
         return 1
 
-    functions = _Lookup(lookup), _Next(comes_soon)
-    _kept.extend(functions)
-    _lib.relay_tap_answer_lookups(functions[0], _entry, functions[1])
+    function = _Lookup(lookup)
+    _kept.append(function)
+    _lib.relay_tap_answer_lookups(function, _entry)
 
 
 def request() -> Request:
@@ -297,7 +351,20 @@ def open_backed(unique: int, backing: int) -> None:
     _lib.relay_tap_open_backed(unique, backing)
 
 
-def read(unique: int, address: int, number: int, max_bytes: int, overwrite: bool) -> tuple[int, int]:
+class Source(NamedTuple):
+    """The relay buffer of a read(2).
+
+    address: of the struct rchan_buf
+    number: tells it from other buffers, see last_reply()
+    overwrite: whether producers may overwrite data that is unread
+    """
+
+    address: int
+    number: int
+    overwrite: bool
+
+
+def read(unique: int, source: Source, max_bytes: int) -> tuple[int, int]:
     """Have the tap put the next data of a relay buffer into the reply to a FUSE_READ.
 
     The data is consumed if the kernel takes the reply. Returns the number of bytes, 0 if there is no data, and the
@@ -305,10 +372,8 @@ def read(unique: int, address: int, number: int, max_bytes: int, overwrite: bool
     it can be copied; EBADMSG.
 
     unique: the request, whose handler must return without another await
-    address: of the struct rchan_buf
-    number: tells it from other buffers, see last_reply()
-    overwrite: whether producers may overwrite data that is unread
     """
+    address, number, overwrite = source
     got = int(_lib.relay_tap_read(unique, address, number, max_bytes, overwrite, ctypes.byref(_end)))
     if got < 0:
         raise failure(-got)
@@ -318,7 +383,7 @@ def read(unique: int, address: int, number: int, max_bytes: int, overwrite: bool
 def read_copy(length: int) -> bytes:
     """Return the last `length` bytes of the data of the last read()."""
     data = ctypes.create_string_buffer(length)
-    _lib.relay_tap_read_copy(data, length)
+    _lib.relay_tap_read_copy(data, length, 0)
     return data.raw
 
 
@@ -335,3 +400,55 @@ def peek(address: int, skip: int, max_bytes: int) -> tuple[bytes, int]:
     if got < 0:
         raise failure(-got)
     return data.raw[:got], _end.value
+
+
+def lane_answers() -> int:
+    """Return how many reads lanes have answered."""
+    return int(_lib.relay_tap_lane_answers())
+
+
+class Lane:
+    """The usual reads of an open relay file, which the tap answers without a handler (native/fuse/lane.h).
+
+    close() must come before the buffer is unmapped.
+
+    handle: the number of the open file
+    source: the buffer
+    most: the most bytes of one answer
+    is_told: whether handlers are to be called for all reads of the buffer
+    """
+
+    def __init__(self, handle: int, source: Source, most: int, is_told: Flag) -> None:
+        address, number, overwrite = source
+        word = ctypes.pointer(is_told.word)
+        self._lane = _Lane(fh=handle, buf=address, number=number, most=most, is_told=word, overwrite=overwrite)
+        _lib.relay_tap_lane_open(ctypes.byref(self._lane))
+
+    def close(self) -> None:
+        """Have handlers called for all reads of the file."""
+        _lib.relay_tap_lane_close(self._lane.fh)
+
+    def stop(self) -> None:
+        """Have a handler called for the next read, until go_on()."""
+        self._lane.is_off = 1
+
+    def go_on(self) -> None:
+        """Take stop() back."""
+        self._lane.is_off = 0
+
+    def set_place(self, noted: memoryview, kept: memoryview, kept_most: int, large: int, kept_of_large: int) -> None:
+        """Say where the reader of a file with offsets is, and what is kept of the bytes that it gets.
+
+        noted: the words of a struct relay_lane_noted
+        kept: the memory for what is kept
+        kept_most: how many bytes are kept
+        large, kept_of_large: of a read of at least `large` bytes only so many are kept, unless none were kept before
+        """
+        lane = self._lane
+        lane.noted = _address_of(noted)
+        lane.kept, lane.kept_room = _address_of(kept) if kept else None, len(kept)
+        lane.kept_most, lane.large, lane.kept_of_large = kept_most, large, kept_of_large
+
+
+def _address_of(memory: memoryview) -> int:
+    return ctypes.addressof(ctypes.c_char.from_buffer(memory))

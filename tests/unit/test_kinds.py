@@ -11,7 +11,8 @@ from relayfs_fuse.native.tables import TYPES
 PACKAGE = ROOT / "relayfs_fuse"
 # The two kinds, as the C library has them and as the file server has them.
 KIND_FILES = [
-    PACKAGE / name for name in ("native/buffer.py", "native/ring.py", "fs/kinds/relay.py", "fs/kinds/ring.py")
+    PACKAGE / name
+    for name in ("native/buffer.py", "native/ring.py", "fs/kinds/queues.py", "fs/kinds/relay.py", "fs/kinds/ring.py")
 ]
 # How many questions of kind there may be elsewhere.
 MOST = 0

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, TypeVar
 
 from relayfs_fuse import native
 from relayfs_fuse.errors import failure
+from relayfs_fuse.fs import tap
 from relayfs_fuse.fs.kinds.mapped import REST_S, mapped
 from relayfs_fuse.fs.kinds.unmapper import unmapper
 
@@ -147,6 +148,7 @@ class Stored(ABC, Generic[Memory]):
     has_exact_size = True
     wakes_for_records = False
     rests_until: float | None = None
+    _is_told: tap.Flag | None = None
 
     def __init__(self, channel: StoredChannel, index: int, buffer: Memory) -> None:
         self.channel = channel
@@ -365,6 +367,13 @@ class Stored(ABC, Generic[Memory]):
         return False
 
     # ---------------------------------------------------------------- open files
+
+    @property
+    def is_told(self) -> tap.Flag:
+        """Whether a program polls the buffer to write, which is told when a read makes room."""
+        if self._is_told is None:
+            self._is_told = tap.Flag()
+        return self._is_told
 
     def prepare(self, opening: Opening, backing: Callable[[], int]) -> float:
         """Decide whether the relay file is opened as a stream or to be mapped; return the seconds to wait before.

@@ -95,7 +95,7 @@ class Operations(NameOperations):
         )  # fmt: skip
         self._files = OpenFiles(notes, tree, self._budget)
         lookups = Lookups(store, tree, self.requests)
-        tap.answer_lookups(lookups.answer, lookups.comes_soon)
+        tap.answer_lookups(lookups.answer)
 
     # ---------------------------------------------------------------- attributes
 

@@ -1,8 +1,5 @@
 """Lookups of relay files that are answered at once, without a task for each (native/fuse/lookups.h).
 
-Programs that list directories look up one file after the other. So the server waits a moment for the next one before it
-goes on with its other tasks, unless one of these has got something to do.
-
 The kernel may use the attributes in such an answer for ATTRIBUTES_NS, which it makes some milliseconds: without that it
 would ask for them next. That shows nothing old. Who gives a path has the kernel look it up, and so get the attributes,
 each time; and of a file that somebody has open, whose descriptor could be asked, it may not use them (see
@@ -12,9 +9,7 @@ Operations.open()).
 from __future__ import annotations
 
 import os
-import select
 import stat
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from relayfs_fuse.fs import tap
@@ -23,8 +18,6 @@ from relayfs_fuse.fs.kinds.mapped import mapped
 from relayfs_fuse.fs.nodes import Directory
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from relayfs_fuse.fs.counters import Requests
     from relayfs_fuse.fs.store import Store
     from relayfs_fuse.fs.tree import Tree
@@ -32,8 +25,6 @@ if TYPE_CHECKING:
 
 # The kernel rounds up to its next tick.
 ATTRIBUTES_NS = 1
-# How long the next request is waited for: on a busy machine a program may need so long to get a CPU.
-NEXT_MS = 1
 
 
 class Lookups:
@@ -46,15 +37,6 @@ class Lookups:
         self._store = store
         self._tree = tree
         self._requests = requests
-        self._poll: select.poll | None = None
-
-    def comes_soon(self) -> bool:
-        """Wait a moment for the next request; return whether there is one, and trio has no other event."""
-        if self._poll is None:
-            self._poll = select.poll()
-            for descriptor in (tap.session_fd(), *_event_polls()):
-                self._poll.register(descriptor, select.POLLIN)
-        return [descriptor for descriptor, _ in self._poll.poll(NEXT_MS)] == [tap.session_fd()]
 
     def answer(self, parent: int, name: bytes, pid: int) -> tap.Entry | None:
         """Return what the kernel is to know of a name; None: the handler is to answer.
@@ -86,14 +68,6 @@ class Lookups:
             found.inode, found.mode, found.nlink, found.uid, found.gid, found.size, found.block_size,
             found.mtime_ns, found.ctime_ns, 0 if node.stored.n_users else ATTRIBUTES_NS,
         )  # fmt: skip
-
-
-def _event_polls() -> Iterator[int]:
-    """Yield the descriptors of epoll(7) of this process, which are readable when trio has an event."""
-    for name in os.listdir("/proc/self/fd"):
-        with suppress(OSError):
-            if os.readlink(f"/proc/self/fd/{name}") == "anon_inode:[eventpoll]":
-                yield int(name)
 
 
 def _entry(inode: int, block_size: int, shown: Shown, size: int, mtime_ns: int) -> tap.Entry:

@@ -153,6 +153,15 @@ class _Waiter:
         """Whether the buffer has been armed for those who wait now since before the caller looked at it; OSError."""
         return self._bits == self._armed and self.stored.buffer.wake_seq() == self.seq
 
+    def note_writers(self) -> None:
+        """Note whether a program polls the buffer to write: then each read is followed by Waiting.changed()."""
+        self.stored.is_told.set(on=self.waits_for_room)
+
+    @property
+    def waits_for_room(self) -> bool:
+        """Whether a program polls the buffer that could not be written when it was told last."""
+        return any(not poll.reported & WRITABLE for poll in self.polls.values())
+
     def check(self) -> None:
         """Arm the buffer if necessary, check it, and wake or notify those who wait; on an error they all get it."""
         begun_s = time.thread_time()
@@ -196,6 +205,7 @@ class _Waiter:
         for poll in self.polls.values():
             poll.announce(GONE, poll.progress)
         self.polls.clear()
+        self.note_writers()
 
     def _check(self) -> None:
         """Arm the buffer if necessary; wake sleeping reads if there is data; notify poll(2) of changes."""
@@ -216,6 +226,7 @@ class _Waiter:
             for poll in self.polls.values():
                 if poll.by_mem == by_mem:
                     poll.announce(events, progress)
+        self.note_writers()
 
     def _arm(self, bits: int) -> None:
         """Arm the buffer; if it was armed for a record less than REST_MS ago, check it again after REST_MS instead."""
@@ -419,6 +430,7 @@ class Waiting:
         if handle is not None:
             waiter = self._waiter(stored)
             waiter.polls[descriptor] = _Poll(handle, events, progress, by_mem, skips)
+            waiter.note_writers()
             if not waiter.is_armed:
                 waiter.group.tell(waiter)
         return events
@@ -428,12 +440,13 @@ class Waiting:
         waiter = self._waiters.get(stored)
         if waiter is not None:
             waiter.polls.pop(descriptor, None)
+            waiter.note_writers()
             self._tidy(waiter)
 
     def changed(self, stored: Stored[Any]) -> None:
         """Check a buffer again if somebody polls it to write, because data was consumed."""
         waiter = self._waiters.get(stored)
-        if waiter is not None and any(not poll.reported & WRITABLE for poll in waiter.polls.values()):
+        if waiter is not None and waiter.waits_for_room:
             waiter.group.tell(waiter)
 
     def tell(self, stored: Stored[Any]) -> None:

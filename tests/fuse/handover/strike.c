@@ -1,18 +1,21 @@
 /* SPDX-License-Identifier: MIT */
-/* Loaded before libc: a process whose file $STRIKE begins with a line "before writev" or "after writev" takes that line
- * from it, and dies there. */
+/* Loaded before libc and librelayfs: a process whose file $STRIKE begins with a line "before writev" or "after writev" takes
+ * that line from it, and dies there; so for the other functions below, which the tap calls when it answers a READ. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
+#include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
+#include <relayfs/store.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
-static void strike(const char *step)
+static void look(const char *step)
 {
-	char text[32] = {0};
+	char text[64] = {0};
 	const char *path = getenv("STRIKE");
 	int fd = path ? open(path, O_RDONLY | O_CLOEXEC) : -1;
 	if (fd < 0)
@@ -32,6 +35,13 @@ static void strike(const char *step)
 	kill(getpid(), SIGKILL);
 }
 
+static void strike(const char *step)
+{
+	int error = errno;
+	look(step);
+	errno = error;
+}
+
 ssize_t writev(int fd, const struct iovec *pieces, int count)
 {
 	ssize_t (*really)(int, const struct iovec *, int);
@@ -40,4 +50,34 @@ ssize_t writev(int fd, const struct iovec *pieces, int count)
 	ssize_t result = really(fd, pieces, count);
 	strike("after writev");
 	return result;
+}
+
+int ppoll(struct pollfd *fds, nfds_t n, const struct timespec *timeout, const sigset_t *mask)
+{
+	int (*really)(struct pollfd *, nfds_t, const struct timespec *, const sigset_t *);
+	*(void **)&really = dlsym(RTLD_NEXT, "ppoll");
+	strike("before ppoll");
+	int result = really(fds, n, timeout, mask);
+	strike("after ppoll");
+	return result;
+}
+
+int relay_consume_begin_behind(struct rchan_buf *buf, uint64_t skip, size_t max_bytes, struct relay_span *spans,
+                               size_t n_spans, size_t *total, uint64_t *end)
+{
+	int (*really)(struct rchan_buf *, uint64_t, size_t, struct relay_span *, size_t, size_t *, uint64_t *);
+	*(void **)&really = dlsym(RTLD_NEXT, "relay_consume_begin_behind");
+	strike("before relay_consume_begin_behind");
+	int result = really(buf, skip, max_bytes, spans, n_spans, total, end);
+	strike("after relay_consume_begin_behind");
+	return result;
+}
+
+void relay_consume_end(struct rchan_buf *buf)
+{
+	void (*really)(struct rchan_buf *);
+	*(void **)&really = dlsym(RTLD_NEXT, "relay_consume_end");
+	strike("before relay_consume_end");
+	really(buf);
+	strike("after relay_consume_end");
 }

@@ -1,6 +1,7 @@
 """The server dies at each step of a request: the request is carried out once."""
 
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -81,6 +82,7 @@ PLACES = {
     "change": "fs.counters:Counters",
     "add_channel": "fs.tree:Tree",
     "resend": "fs:tap",
+    "read": "fs.requests.files:Operations",
 }
 
 
@@ -114,7 +116,7 @@ def struck(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Struck]:
     places = ",".join(f"{place}:{name}" for name, place in PLACES.items())
     program.write_text(STRUCK.replace("sys.argv.pop()", repr(places)))
     program.chmod(0o755)
-    library = compile_c([HERE / "strike.c"], directory / "strike.so", PLAIN, "-shared", "-fPIC")
+    library = compile_c([HERE / "strike.c"], directory / "strike.so", PLAIN, "-shared", "-fPIC", "-Wl,--as-needed")
     with tmpfs_directory() as above, serving(above / "store") as make, pytest.MonkeyPatch.context() as patch:
         patch.setenv("LD_PRELOAD", str(library))
         patch.setenv("STRIKE", str(file))
@@ -167,6 +169,51 @@ def test_bytes_are_read_once(struck: Struck, at: Callable[[str], None], step: st
         struck.check()
     assert got == lines(3)
     assert struck.mount.shown("log", "unread_bytes") == "0"
+
+
+@pytest.mark.parametrize("step", both("relay_consume_begin_behind", "relay_consume_end", "ppoll"))
+@pytest.mark.parametrize("options", ["read=wait", "read=nowait", "mode=overwrite"])
+def test_bytes_are_read_once_where_the_tap_answers(
+    struck: Struck, at: Callable[[str], None], step: str, options: str
+) -> None:
+    """All but the first read of a descriptor that reads on; what it can read again goes on behind that."""
+    path = struck.mount.create("log", f"buffers=single subbuf_size=64K n_subbufs=4 {options}")
+    for n in range(4):
+        append(path, lines(1, n))
+    with opened(path) as descriptor:
+        got = os.read(descriptor, 30) + os.read(descriptor, 30)
+        at("before read")  # the handler's
+        got += os.read(descriptor, 30)
+        assert struck.file.exists()
+        at(step)
+        got += os.read(descriptor, 30)
+        struck.check()
+        assert got == lines(4)[:120]
+        if options != "read=wait":
+            for back in (120, 75, 1):
+                os.lseek(descriptor, -back, os.SEEK_CUR)
+                assert os.read(descriptor, back) == got[-back:]
+        got += os.read(descriptor, 4096)
+    assert got == lines(4)
+    assert struck.mount.shown("log", "unread_bytes") == "0"
+    assert struck.mount.shown("log", "read_bytes") == str(len(got))
+    assert struck.mount.shown("log", "read_records") == "4"
+
+
+def test_a_handler_answers_while_a_program_polls_to_write(struck: Struck, at: Callable[[str], None]) -> None:
+    """It tells the program that there is room."""
+    path = struck.mount.create("log", "buffers=single subbuf_size=4K n_subbufs=2 read=wait")
+    path.write_bytes(bytes(4096))
+    with opened(path) as reader, opened(path, os.O_WRONLY) as writer, select.epoll() as epoll:
+        assert len(os.read(reader, 10)) == len(os.read(reader, 10)) == 10
+        os.write(writer, bytes(4096))
+        epoll.register(writer, select.EPOLLOUT)
+        assert not epoll.poll(0)
+        at("before read")  # the handler's
+        assert len(os.read(reader, 4096)) == 4096
+        assert not struck.file.exists()
+        struck.check()
+        assert epoll.poll(DEADLINE_S)
 
 
 @pytest.mark.parametrize("step", both("_take_at_once", "take", "_give_part", "consume", "room", "note"))

@@ -1,0 +1,167 @@
+"""Where a reader of a file with offsets is, and the bytes that it was given last, so that they can be read again.
+
+Both are in notes, which the tap reads and changes, too (native/fuse/lane.h):
+
+    PLACE   | read(2) | now: end, consumed, kept end, kept | next: the same |
+    KEPT    | the bytes, each at its number modulo the length |
+
+`next` counts once the kernel has the answer to the read(2), `now` until then. The bytes that a read(2) adds leave those
+that were kept before it, for the case that its reply was not sent.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from relayfs_fuse.fs import tap
+from relayfs_fuse.fs.notes import KEPT, PLACE
+
+if TYPE_CHECKING:
+    from relayfs_fuse.fs.notes import Notes
+
+_LEAST_BYTES = 4096
+
+# The words of PLACE: struct relay_lane_noted.
+_UNIQUE, _NOW, _NEXT, _WORDS = 0, 1, 5, 9
+# Of `now` and `next`.
+_END, _CONSUMED, _KEPT_END, _N_KEPT = range(4)
+
+
+class Place:
+    """The place of an open file, and the bytes before it.
+
+    number: of the handle
+    most: how many bytes are kept
+    consumed: see there; at open(2)
+
+    words: as in the note
+    kept: the memory of the bytes
+    """
+
+    def __init__(self, number: int, most: int, consumed: int) -> None:
+        self._number = number
+        self._most = most
+        self._notes: Notes | None = None
+        self.words = memoryview(bytearray(8 * _WORDS)).cast("Q")
+        self.words[_NOW + _CONSUMED] = consumed
+        self.kept = memoryview(b"")
+
+    @property
+    def end(self) -> int:
+        """The offset of the next byte to consume."""
+        return self._get(_END)
+
+    @property
+    def consumed(self) -> int:
+        """The stream position before which all was consumed when the file was read last."""
+        return self._get(_CONSUMED)
+
+    @property
+    def n_kept(self) -> int:
+        """How many of the bytes before `end` can be read again."""
+        return self._get(_N_KEPT)
+
+    @property
+    def kept_bytes(self) -> int:
+        """The bytes of memory that they take, at most those that may be kept."""
+        return min(len(self.kept), self._most)
+
+    def _get(self, field: int) -> int:
+        return self.words[(_NEXT if self.words[_UNIQUE] else _NOW) + field]
+
+    def part(self, back: int, size: int) -> bytes:
+        """Return at most `size` of the last `back` bytes, of which there are as many."""
+        begin = self._get(_KEPT_END) - back
+        return self._copy(begin, begin + min(back, size))
+
+    def _copy(self, begin: int, end: int) -> bytes:
+        if begin == end:
+            return b""
+        at = begin % len(self.kept)
+        data = bytes(self.kept[at : at + end - begin])
+        return data + bytes(self.kept[: end - begin - len(data)])
+
+    # ---------------------------------------------------------------- changes
+
+    def move(self, notes: Notes, unique: int, end: int, consumed: int) -> None:
+        """Go to another place, by a read(2) that will be answered; what is kept stays; OSError: ENOMEM."""
+        words = self._change(notes, unique)
+        words[_NEXT + _END], words[_NEXT + _CONSUMED] = end, consumed
+
+    def clear(self, notes: Notes, unique: int) -> None:
+        """Keep nothing, from the answer to a read(2) on; OSError: ENOMEM."""
+        self._change(notes, unique)[_NEXT + _N_KEPT] = 0
+
+    def keep(self, notes: Notes, unique: int, data: bytes) -> None:
+        """Keep further bytes, from the answer to a read(2) on; OSError: ENOMEM."""
+        words = self._change(notes, unique)
+        data = data[-self._most :]
+        if not data:
+            return
+        begin = words[_NEXT + _KEPT_END]
+        end = begin + len(data)
+        needed = end - (words[_NOW + _KEPT_END] - words[_NOW + _N_KEPT])
+        if needed > len(self.kept):
+            self._grow(notes, words[_NOW + _KEPT_END] - words[_NOW + _N_KEPT], begin, needed)
+        _store(self.kept, begin, data)
+        words[_NEXT + _KEPT_END] = end
+        words[_NEXT + _N_KEPT] = min(words[_NEXT + _N_KEPT] + len(data), self._most)
+
+    def drop(self) -> None:
+        """Free what is kept."""
+        self.words[_NOW + _N_KEPT] = self.words[_NEXT + _N_KEPT] = 0
+        self.kept = memoryview(b"")
+        if self._notes is not None:
+            self._notes.drop(KEPT, self._number)
+
+    def _change(self, notes: Notes, unique: int) -> memoryview:
+        """Return the words, of which `next` is that of a read(2) that is not answered."""
+        if self._notes is None:
+            notes.put(PLACE, self._number, bytes(self.words))
+            self._take(notes)
+        words = self.words
+        if words[_UNIQUE] != unique:
+            if words[_UNIQUE]:
+                self._settle()
+            words[_NEXT:_WORDS] = words[_NOW:_NEXT]
+            words[_UNIQUE] = unique
+        return words
+
+    def _settle(self) -> None:
+        self.words[_NOW:_NEXT] = self.words[_NEXT:_WORDS]
+        self.words[_UNIQUE] = 0
+
+    def _take(self, notes: Notes) -> None:
+        view = notes.view(PLACE, self._number)
+        if view is not None:
+            self._notes, self.words = notes, view.cast("Q")
+
+    def _grow(self, notes: Notes, begin: int, end: int, needed: int) -> None:
+        """Make room for `needed` bytes, with a copy of those from number `begin` to `end`."""
+        room = bytearray(max(_LEAST_BYTES, 1 << (needed - 1).bit_length()))
+        _store(memoryview(room), begin, self._copy(begin, end))
+        try:
+            notes.put(KEPT, self._number, bytes(room))
+        except OSError:  # there is no room: the next server keeps nothing
+            notes.drop(KEPT, self._number)
+        self.kept = notes.view(KEPT, self._number) or memoryview(room)
+
+    # ---------------------------------------------------------------- after the death of another server
+
+    def restore(self, notes: Notes) -> None:
+        """Go on where a dead server was, if the file was read."""
+        self._take(notes)
+        unique = self.words[_UNIQUE]
+        if unique and not tap.awaits(unique):
+            self._settle()
+        self.words[_UNIQUE] = 0
+        self.kept = notes.view(KEPT, self._number) or memoryview(b"")
+        self.words[_NOW + _N_KEPT] = min(self.words[_NOW + _N_KEPT], len(self.kept))
+
+
+def _store(memory: memoryview, begin: int, data: bytes) -> None:
+    """Store bytes that have the numbers from `begin` on."""
+    at = begin % len(memory)
+    first = min(len(data), len(memory) - at)
+    memory[at : at + first] = data[:first]
+    memory[: len(data) - first] = data[first:]
