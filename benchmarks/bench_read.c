@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Fill a channel, or read it without a copy and compare with touching the same memory.
+ * Fill a channel, read a file in blocks of one size, or read a channel without a copy and compare with touching the same
+ * memory.
  *
  *     bench_read fill CHANNEL                      prints the bytes written until it was full
+ *     bench_read blocks SIZE COUNT FILE            prints the nanoseconds of a read(2) after the first ten
  *     bench_read zero-copy ROUNDS CHANNEL MEM_FILE prints a line a sample:  NAME GIGABYTES_PER_SECOND BYTES
  */
 #define _GNU_SOURCE
@@ -81,6 +83,25 @@ static void print(const char *name, size_t bytes, double ns)
 	printf("%s %.4f %zu\n", name, (double)bytes / ns, bytes);
 }
 
+/* A descriptor's first reads find out what it is; the others are alike. */
+static void read_blocks(size_t size, long count, const char *file)
+{
+	int fd = open(file, O_RDONLY);
+	char *block = malloc(size);
+	double start = 0;
+	long i;
+
+	for (i = 0; i < count + 10; i++) {
+		if (i == 10)
+			start = now_ns();
+		if (fd < 0 || read(fd, block, size) != (ssize_t)size)
+			die(file);
+	}
+	printf("%.1f\n", (now_ns() - start) / (double)count);
+	close(fd);
+	free(block);
+}
+
 static void compare(int rounds, struct rchan *chan, const char *relay_file, const char *mem_file)
 {
 	struct relay_reader *reader = relay_reader_open(relay_file);
@@ -114,6 +135,10 @@ int main(int argc, char **argv)
 {
 	struct rchan *chan;
 
+	if (argc == 5 && strcmp(argv[1], "blocks") == 0) {
+		read_blocks(strtoul(argv[2], NULL, 10), atol(argv[3]), argv[4]);
+		return 0;
+	}
 	if (argc == 3 && strcmp(argv[1], "fill") == 0) {
 		chan = relay_attach(argv[2]);
 		if (!chan)

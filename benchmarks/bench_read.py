@@ -3,8 +3,9 @@
     ./dev bench read [ROUNDS]
 
 `dd bs=1M` from a relay file against `dd bs=1M` from a tmpfs file of the same size; the zero-copy reader against a loop
-that only touches the same memory. Gigabytes a second, medians over the rounds. The status is 1 if a promised ratio is
-missed twice.
+that only touches the same memory: gigabytes a second. Reads of one byte up to 1 MiB from a relay file against those
+from a FUSE server that does nothing else, bench_read_bare.c: thousand reads a second, and microseconds of CPU time of
+the server for each. Medians over the rounds. The status is 1 if a promised ratio is missed twice.
 """
 
 import os
@@ -12,19 +13,31 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-from support import Limit, Mount, Samples, asked, compiled, judge, mounted
+from support import Limit, Mount, Samples, asked, compiled, judge, mounted, server_of
 
 ROUNDS = 15
 CHANNEL = "bench/full"
 SUBBUF_BYTES = 256 << 10
 N_SUBBUFS = 1024
 BYTES = SUBBUF_BYTES * N_SUBBUFS
+# How many reads of so many bytes there are in a round.
+READS = {1: 3000, 512: 3000, 4096: 3000, 1 << 20: 100}
 
 LIMITS = [
     Limit("dd from a relay file: times dd from tmpfs", "dd-relay", "dd-tmpfs", least=0.35),
     Limit("zero-copy reader: times touching the same memory", "zero-copy", "touch", least=0.8),
+    Limit("reads of 1 byte a second: times a bare FUSE server", "reads-1", "bare-1", least=0.4),
+    Limit("reads of 512 bytes a second: times a bare FUSE server", "reads-512", "bare-512", least=0.4),
+    Limit("reads of 4 KiB a second: times a bare FUSE server", "reads-4096", "bare-4096", least=0.4),
+    Limit("reads of 1 MiB a second: times a bare FUSE server", "reads-1048576", "bare-1048576", least=0.4),
+    Limit("CPU time of a read of 1 byte: times a bare FUSE server", "cpu-1", "bare-cpu-1", most=4),
+    Limit("CPU time of a read of 4 KiB: times a bare FUSE server", "cpu-4096", "bare-cpu-4096", most=4),
 ]
 
 
@@ -36,6 +49,36 @@ def dd(path: Path) -> tuple[float, int]:
     if not found:
         raise ValueError(done.stderr)
     return int(found[1]) / float(found[2]) / 1e9, int(found[1])
+
+
+def cpu_us(server: int) -> float:
+    """Return the CPU time that a process has taken, in microseconds."""
+    threads = Path(f"/proc/{server}/task").glob("*/schedstat")
+    return sum(int(thread.read_text().split()[0]) for thread in threads) / 1000
+
+
+@contextmanager
+def bare() -> Iterator[tuple[Path, int]]:
+    """Mount the server that does nothing else; give its file and its process."""
+    with (
+        compiled("bench_read_bare.c", "fuse3") as program,
+        tempfile.TemporaryDirectory() as directory,
+        subprocess.Popen([program, directory]) as server,
+    ):
+        try:
+            while not Path(directory, "file").exists():
+                time.sleep(0.01)
+            yield Path(directory, "file"), server.pid
+        finally:
+            subprocess.run(["fusermount3", "-u", "-z", directory], check=True)
+
+
+def read_blocks(program: Path, file: Path, server: int, size: int) -> tuple[float, float]:
+    """Return thousands of reads a second, and the CPU time of the server for one."""
+    cpu = cpu_us(server)
+    command: list[str | Path] = [program, "blocks", str(size), str(READS[size]), file]
+    took_ns = float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    return 1e6 / took_ns, (cpu_us(server) - cpu) / READS[size]
 
 
 def measure(program: Path, mount: Mount, plain: Path, rounds: int) -> Samples:
@@ -56,6 +99,17 @@ def measure(program: Path, mount: Mount, plain: Path, rounds: int) -> Samples:
         samples.add(name, float(value), bytes=int(got_bytes))
     # What the last round filled.
     mount.command(f"reset {CHANNEL}")
+    with bare() as (file, server):
+        for _ in range(rounds):
+            for size in READS:
+                speed, cpu = read_blocks(program, file, server, size)
+                samples.add(f"bare-{size}", speed)
+                samples.add(f"bare-cpu-{size}", cpu)
+                subprocess.run([program, "fill", channel], check=True, capture_output=True)
+                speed, cpu = read_blocks(program, channel, server_of(mount), size)
+                samples.add(f"reads-{size}", speed)
+                samples.add(f"cpu-{size}", cpu)
+                mount.command(f"reset {CHANNEL}")
     return samples
 
 
@@ -69,7 +123,7 @@ def main() -> int:
         mount.create(CHANNEL, f"subbuf_size={SUBBUF_BYTES} n_subbufs={N_SUBBUFS} buffers=single")
         plain = mount.store.parent / "plain"
         plain.write_bytes(b"r" * BYTES)
-        return judge(lambda: measure(program, mount, plain, rounds), LIMITS, "GB/s")
+        return judge(lambda: measure(program, mount, plain, rounds), LIMITS, "GB/s, 1000/s, us")
 
 
 if __name__ == "__main__":
