@@ -13,9 +13,10 @@ from pathlib import Path
 
 import pytest
 from babeltrace import babeltrace, packets_in
-from making import Maker
+from making import N_CPUS, Maker
 from mounts import DEADLINE_S, NOBODY, Mount, User, wait_until
-from traced import record_stopped, relayctl, start_trace, traced
+from traced import directory_of, record_stopped, relayctl, start_trace, traced
+from tracing import spoil
 
 from relayfs_fuse.fs.commands.control import parse_size
 from relayfs_fuse.tracefiles.snapshots import SNAPSHOTS_NAME, Kept, kept
@@ -228,6 +229,23 @@ def test_what_was_overwritten_is_said_to_be_lost(mount: Mount) -> None:
     seen = babeltrace(snapshots_of(mount) / "one")
     assert len(seen.numbers()) + seen.lost == 20_000
     assert f" lost {seen.lost} events since " in relayctl(mount, "view", snapshots_of(mount) / "one").stdout
+
+
+def test_what_is_damaged_is_said_and_harms_no_other(mount: Mount) -> None:
+    trace = start_trace(mount, "t")
+    mount.expect("trace: notice: it is incomplete: ")
+    with traced(mount) as bad, traced(mount) as good:
+        for program in (bad, good):
+            program.ask("emit 10")
+        directory = directory_of(trace, bad)
+        for cpu in range(N_CPUS):
+            spoil(mount.store / "t" / directory.name / f"cpu/mem{cpu}", 1)
+        done = relayctl(mount, "trace", "snapshot", "t", "one")
+    assert done.returncode == 0
+    assert f"trace snapshot t one: it is incomplete: {directory.name} (uid 0) is damaged: " in done.stderr
+    taken = snapshots_of(mount) / "one"
+    assert babeltrace(taken / directory_of(trace, good).name).numbers() == list(range(10))
+    assert (taken / ".damaged" / directory.name / "why").read_text()
 
 
 def test_a_window_leaves_out_what_is_older(mount: Mount) -> None:
