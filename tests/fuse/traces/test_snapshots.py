@@ -9,6 +9,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -54,23 +55,28 @@ def take_until_refused(above: Path, most: int) -> None:
 
 
 @contextmanager
-def taking(mount: Mount, name: str, moment: str) -> Iterator[list[OSError | None]]:
-    """Do something while a snapshot is being taken, and the store has this name of it; give what mkdir(2) says."""
+def during(act: Callable[[], None], is_moment: Callable[[], bool]) -> Iterator[list[OSError | None]]:
+    """Do something in the middle of what another thread does; give how that has ended."""
     done: list[OSError | None] = []
 
-    def take() -> None:
+    def work() -> None:
         try:
-            done.append((snapshots_of(mount) / name).mkdir())
+            done.append(act())
         except OSError as error:
             done.append(error)
 
-    thread = threading.Thread(target=take)
+    thread = threading.Thread(target=work)
     thread.start()
     until = time.monotonic() + DEADLINE_S
-    while not (done or list(mount.store.glob(f"{SNAPSHOTS_NAME}/*/{moment}"))):
+    while not (done or is_moment()):
         assert time.monotonic() < until
     yield done
     thread.join()
+
+
+def has(mount: Mount, name: str) -> bool:
+    """Whether the store has a snapshot of this name."""
+    return any(mount.store.glob(f"{SNAPSHOTS_NAME}/*/{name}"))
 
 
 def test_mkdir_takes_a_snapshot_that_stays_as_it_is_until_rmdir(mount: Mount, tmp_path: Path) -> None:
@@ -289,26 +295,31 @@ def test_they_are_the_same_directories_after_the_death_of_the_server(mount: Moun
     assert [one.name for one in stored(mount)] == ["two"]
 
 
-def test_one_that_is_being_taken_when_the_server_dies_is_taken_whole(mount: Mount) -> None:
+def test_one_that_is_being_taken_or_removed_when_the_server_dies_is_there_whole_or_gone(mount: Mount) -> None:
     start_trace(mount, "t", LARGE)
     mount.expect("WARNING: the server before, process .* has died")
     with traced(mount) as program:
         program.ask("emit 100000")
         for name, moment in (("0", ".new-0"), ("1", "1")):  # before it has its name, and before that is answered
-            with taking(mount, name, moment) as done:
+            with during((snapshots_of(mount) / name).mkdir, partial(has, mount, moment)) as done:
                 mount.kill_server()
             assert done == [None]
     assert babeltrace(snapshots_of(mount) / "1").numbers() == list(range(100_000))
     first, second = ([len(data) for _, data in contents(path).values()] for path in snapshots_of(mount).iterdir())
     assert sorted(first) == sorted(second)
     assert [one.name for one in stored(mount)] == ["0", "1"]
+    with during((snapshots_of(mount) / "0").rmdir, lambda: not has(mount, "0")) as done:
+        mount.kill_server()
+    assert done == [None]
+    assert [one.name for one in stored(mount)] == ["1"]
+    (snapshots_of(mount) / "1").rmdir()
 
 
 def test_one_that_is_being_taken_goes_with_its_trace(mount: Mount) -> None:
     start_trace(mount, "t", LARGE)
     with traced(mount) as program:
         program.ask("emit 100000")
-        with taking(mount, "one", ".new-one") as done:
+        with during((snapshots_of(mount) / "one").mkdir, partial(has, mount, ".new-one")) as done:
             mount.command("trace remove t")
     assert done == [None] or (isinstance(done[0], OSError) and done[0].errno == errno.ENOENT)
     assert os.listdir(mount.store / SNAPSHOTS_NAME) == []
