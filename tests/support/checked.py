@@ -195,3 +195,27 @@ def claim(number: int) -> int:
 def ring_claim(mem: Path, number: int) -> int:
     """Where struct relay_ring_claim is: the rest of the page behind the claims is before the last one."""
     return 2 * PAGE + 2 * RING + 8 * 1024 + 1024 + number * CLAIM
+
+
+def account_of(store: Path, name: str) -> dict[str, int]:
+    arguments = ["check", "--account", "--json", "--store", str(store), name]
+    done = CliRunner().invoke(relayctl, arguments, catch_exceptions=False)
+    account, summary = map(json.loads, done.stdout.splitlines())
+    assert (account.pop("level"), account.pop("name"), summary["damaged"]) == ("account", name, 0)
+    assert account["reserved"] == account["committed"] + account["discarded"] + account["torn"]
+    assert account["committed"] == account["consumed"] + account["overwritten"] + account["resident"]
+    return account  # type: ignore[no-any-return]
+
+
+def drain(kind: str, mem: Path) -> None:
+    """Consume all there is."""
+    if kind == "relay":
+        with closing(native.Buffer(str(mem))) as buffer:
+            spans, total = ffi.new("struct relay_span[]", 64), ffi.new("size_t *")
+            while lib.relay_consume_begin(buffer.pointer, 1 << 20, spans, 64, total) > 0:
+                lib.relay_consume_end(buffer.pointer)
+        return
+    with closing(RingMemory(str(mem))) as ring:
+        data = ffi.new("char[]", RING)
+        while lib.relay_ring_read_framed(ring.pointer, data, RING, 1) > 0:
+            pass

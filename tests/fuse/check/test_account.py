@@ -1,21 +1,23 @@
 """relayctl check --account: each record that was reserved is somewhere, once."""
 
-import json
 import os
 from collections.abc import Iterator
-from contextlib import closing
-from pathlib import Path
 
 import pytest
-from checked import RELAY, RING, RINGS, CheckedStore, checked_store, in_dead_process, output, reserve, write
-from click.testing import CliRunner
+from checked import (
+    RELAY,
+    RINGS,
+    CheckedStore,
+    account_of,
+    checked_store,
+    drain,
+    in_dead_process,
+    output,
+    reserve,
+    write,
+)
 from mounts import Mount
-from relayfs_fuse._native import ffi, lib
 from traced import relayctl, start_trace, traced
-
-from relayfs_fuse import native
-from relayfs_fuse.cli.relayctl import relayctl as command
-from relayfs_fuse.native.ring import RingMemory
 
 KINDS = [("relay", options) for options in RELAY] + [("ring", options) for options in RINGS]
 
@@ -27,30 +29,6 @@ def store() -> Iterator[CheckedStore]:
     with checked_store() as made:
         yield made
     os.sched_setaffinity(0, affinity)
-
-
-def account_of(store: Path, name: str) -> dict[str, int]:
-    arguments = ["check", "--account", "--json", "--store", str(store), name]
-    done = CliRunner().invoke(command, arguments, catch_exceptions=False)
-    account, summary = map(json.loads, done.stdout.splitlines())
-    assert (account.pop("level"), account.pop("name"), summary["damaged"]) == ("account", name, 0)
-    assert account["reserved"] == account["committed"] + account["discarded"] + account["torn"]
-    assert account["committed"] == account["consumed"] + account["overwritten"] + account["resident"]
-    return account  # type: ignore[no-any-return]
-
-
-def drain(kind: str, mem: Path) -> None:
-    """Consume all there is."""
-    if kind == "relay":
-        with closing(native.Buffer(str(mem))) as buffer:
-            spans, total = ffi.new("struct relay_span[]", 64), ffi.new("size_t *")
-            while lib.relay_consume_begin(buffer.pointer, 1 << 20, spans, 64, total) > 0:
-                lib.relay_consume_end(buffer.pointer)
-        return
-    with closing(RingMemory(str(mem))) as ring:
-        data = ffi.new("char[]", RING)
-        while lib.relay_ring_read_framed(ring.pointer, data, RING, 1) > 0:
-            pass
 
 
 @pytest.mark.parametrize("number", range(len(KINDS)))
