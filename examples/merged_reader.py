@@ -83,9 +83,12 @@ def objects(file):
             yield packet(data, interfaces)
         elif kind == STATISTICS:
             number, high, low = struct.unpack_from("<III", data)
-            now, before = int.from_bytes(options(data, 12)[7], "little"), lost.get(number, 0)
+            further = options(data, 12)
+            now, before = int.from_bytes(further[7], "little"), lost.get(number, 0)
             if now > before:
-                yield {"ns": high << 32 | low, **interfaces[number], "lost": now - before, "since": since[number]}
+                cause = {"cause": further[1].decode()} if 1 in further else {}
+                found = {"ns": high << 32 | low, **interfaces[number], "lost": now - before, "since": since[number]}
+                yield found | cause
             lost[number], since[number] = now, high << 32 | low
         elif kind == NOTICE:
             yield {"notice": data.partition(b"MESSAGE=")[2].decode().rstrip("\0\n")}
