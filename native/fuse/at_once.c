@@ -12,11 +12,13 @@
 #include <time.h>
 #include <unistd.h>
 
-/* WAIT_NS: on a busy machine a program may need so long to get a CPU. */
-enum { WAIT_NS = 1000 * 1000, STAY_NS = 4000 * 1000, OTHERS_MAX = 4 };
+/* SOON_NS: so soon the next request comes if the program gets a CPU. WAIT_NS: on a busy machine it may need so long for that. */
+enum { SOON_NS = 200 * 1000, WAIT_NS = 1000 * 1000, STAY_NS = 4000 * 1000, OTHERS_MAX = 4 };
 
 static void *(*let_others_run)(void);
 static void (*go_on)(void *);
+static int (*has_tasks)(void);
+static uint64_t n_answers;
 /* The first one is /dev/fuse. */
 static struct pollfd awaited[1 + OTHERS_MAX];
 static nfds_t n_awaited = 1;
@@ -27,10 +29,16 @@ void relay_tap_share(void *(*let_run)(void), void (*end)(void *))
 	go_on = end;
 }
 
-void relay_tap_turn_for(const int *fds, size_t n)
+void relay_tap_turn_for(const int *fds, size_t n, int (*loop_has_tasks)(void))
 {
+	has_tasks = loop_has_tasks;
 	for (n_awaited = 1; n_awaited <= n && n_awaited <= OTHERS_MAX; n_awaited++)
 		awaited[n_awaited] = (struct pollfd){.fd = fds[n_awaited - 1], .events = POLLIN};
+}
+
+uint64_t relay_tap_answers(void)
+{
+	return n_answers;
 }
 
 static uint64_t now_ns(void)
@@ -40,17 +48,27 @@ static uint64_t now_ns(void)
 	return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
 }
 
+/* Wait for a message, or for something that the loop has to do. Returns as poll(2). */
+static int wait_for(int64_t ns)
+{
+	const struct timespec most = {.tv_nsec = ns};
+	if (!ns || !let_others_run)
+		return ppoll(awaited, n_awaited, &most, NULL);
+	void *state = let_others_run();
+	int n = ppoll(awaited, n_awaited, &most, NULL);
+	go_on(state);
+	return n;
+}
+
 /* Wait for another message. 0: none comes, or the loop has something to do. */
 static int next_comes(int fd)
 {
-	const struct timespec none = {0}, most = {.tv_nsec = WAIT_NS};
 	awaited[0] = (struct pollfd){.fd = fd, .events = POLLIN};
-	int n = ppoll(awaited, n_awaited, &none, NULL);
-	if (!n && let_others_run) {
-		void *state = let_others_run();
-		n = ppoll(awaited, n_awaited, &most, NULL);
-		go_on(state);
-	}
+	int n = wait_for(0);
+	if (!n)
+		n = wait_for(SOON_NS);
+	if (!n && !(has_tasks && has_tasks()))
+		n = wait_for(WAIT_NS - SOON_NS);
 	return n == 1 && awaited[0].revents;
 }
 
@@ -63,6 +81,7 @@ ssize_t relay_at_once_read(int fd, void *message, size_t room, int is_held)
 		    !(relay_lane_answer(fd, message, (size_t)length) ||
 		      relay_lookups_answer(fd, message, (size_t)length)))
 			return length;
+		n_answers++;
 		if (!until)
 			until = now_ns() + STAY_NS;
 		else if (now_ns() >= until)

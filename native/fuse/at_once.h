@@ -9,14 +9,19 @@
 #define RELAY_TAP_AT_ONCE_H
 
 #include <stddef.h>
+#include <stdint.h>
 #include <sys/types.h>
 
 /* let_run, go_on: let other threads of Python run while this one sleeps, and end that: PyEval_SaveThread() and
  * PyEval_RestoreThread(). */
 void relay_tap_share(void *(*let_run)(void), void (*go_on)(void *));
 
-/* From now on go back to the loop when one of these descriptors is readable; of more than 4, the first ones. */
-void relay_tap_turn_for(const int *fds, size_t n);
+/* From now on go back to the loop when one of these descriptors is readable (of more than 4, the first ones), and when has_tasks()
+ * returns 1, which is asked before this thread waits for long. */
+void relay_tap_turn_for(const int *fds, size_t n, int (*has_tasks)(void));
+
+/* How many requests were answered at once. */
+uint64_t relay_tap_answers(void);
 
 /* Read the next message of the kernel that is not answered at once. Returns as read(2) of `fd`; EINTR: the loop is to turn
  * before the next call. is_held: the next message is the loop's. */

@@ -52,9 +52,6 @@ struct relay_lane {
 void relay_tap_lane_open(struct relay_lane *lane);
 void relay_tap_lane_close(uint64_t fh);
 
-/* How many READs were answered. */
-uint64_t relay_tap_lane_answers(void);
-
 /* ---- for at_once.c ---- */
 
 /* Answer a message of the kernel, and return 1. 0: it is not one that is answered here. */

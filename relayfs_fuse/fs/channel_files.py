@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from relayfs_fuse import native
 from relayfs_fuse.errors import failure
+from relayfs_fuse.fs import tap
 from relayfs_fuse.fs.attributes import Attributes
 from relayfs_fuse.fs.items import Blocks, JsonLines, Lines
 from relayfs_fuse.fs.kinds.base import BLOCK_SIZE
@@ -122,12 +123,41 @@ class BufferFile(SubjectFile):
 
 
 class RelayFile(BufferFile):
-    """A relay file."""
+    """A relay file.
+
+    known: by which the tap answers lookups of it, while nobody has it open; None: the server answers all
+    """
+
+    _lookups = 0
 
     def __init__(self, name: str, stored: Stored[Any]) -> None:
+        self.known: tap.KnownFile | None = None
         super().__init__(name, stored)
         self.identity = stored.channel.inode
         self.family = os.path.basename(stored.channel.path), stored.index + 1
+
+    @property
+    def lookups(self) -> int:
+        """As Node.lookups, with those that the tap has answered."""
+        return self._lookups + (self.known.lookups if self.known else 0)
+
+    @lookups.setter
+    def lookups(self, lookups: int) -> None:
+        if self.known:
+            self.known.take_lookups()
+        self._lookups = lookups
+
+    def forget_known(self) -> None:
+        """Have the server answer all lookups."""
+        if self.known:
+            self._lookups += self.known.take_lookups()
+            self.known.forget()
+            self.known = None
+
+    def let_go(self) -> None:
+        """Keep only a weak reference to the buffer."""
+        self.forget_known()
+        super().let_go()
 
     @property
     def has_end(self) -> bool:

@@ -335,7 +335,7 @@ class Counters:
     def _showing(self, channels: Mapping[str, StoredChannel], paths: Iterable[str]) -> Iterator[None]:
         self._compare(channels)
         for name, value in vars(self.requests).items():
-            answered = tap.lane_answers() if name == "requests" else 0
+            answered = tap.answers() if name == "requests" else 0
             self._set("", name, self._handle.n_blocks - 1, value + answered)
         for path in list(paths):
             channel = channels.get(path)

@@ -28,9 +28,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from relayfs_fuse.errors import failure
 from relayfs_fuse.fs.attributes import Attributes
+from relayfs_fuse.fs.kept import Kept
 from relayfs_fuse.fs.kinds.base import BLOCK_SIZE
 from relayfs_fuse.fs.kinds.handles import Handle
-from relayfs_fuse.fs.kinds.kept import Kept
 from relayfs_fuse.fs.nodes import SubjectFile, check_only_reads
 from relayfs_fuse.native.library import Closing
 from relayfs_fuse.native.merge import EVER, Export, Style

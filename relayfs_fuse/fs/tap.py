@@ -6,12 +6,15 @@ Importing this module loads the tap. That must happen before pyfuse3 is imported
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import struct
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
+
+import trio
 
 from relayfs_fuse.errors import failure
 
@@ -46,12 +49,34 @@ class _Reply(ctypes.Structure):
     _fields_ = (("unique", ctypes.c_uint64), ("number", ctypes.c_uint64), ("end", ctypes.c_uint64))
 
 
+class _Known(ctypes.Structure):
+    _fields_ = (
+        ("parent", ctypes.c_uint64),
+        ("inode", ctypes.c_uint64),
+        ("mem_inode", ctypes.c_uint64),
+        ("written", ctypes.c_uint64),
+        ("mtime_ns", ctypes.c_int64),
+        ("show", ctypes.c_void_p),
+        ("block_size", ctypes.c_uint32),
+        ("counts_holes", ctypes.c_uint32),
+    )
+
+
+_HasTasks = ctypes.CFUNCTYPE(ctypes.c_int)
 _Lookup = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_uint64, ctypes.c_char_p, ctypes.c_uint32)
 # struct fuse_entry_out (linux/fuse.h): number, generation, seconds that the name and the attributes may be used, and
 # nanoseconds; number, size, blocks, times; nanoseconds of times, mode, links, owner, group, device, block size, flags.
 _ENTRY = struct.Struct("=4Q2I6Q10I")
 _entry = ctypes.create_string_buffer(_ENTRY.size)
 
+_lib.relay_tap_learn.restype = ctypes.c_void_p
+_lib.relay_tap_learn.argtypes = (ctypes.c_char_p, ctypes.c_char_p, ctypes.c_void_p)
+_lib.relay_tap_lookups.restype = ctypes.c_uint64
+_lib.relay_tap_lookups.argtypes = (ctypes.c_void_p,)
+_lib.relay_tap_lookups_taken.restype = None
+_lib.relay_tap_lookups_taken.argtypes = (ctypes.c_void_p,)
+_lib.relay_tap_forget.restype = None
+_lib.relay_tap_forget.argtypes = (ctypes.c_void_p,)
 _lib.relay_tap_answer_lookups.restype = None
 _lib.relay_tap_answer_lookups.argtypes = (_Lookup, ctypes.c_void_p)
 
@@ -126,10 +151,10 @@ _lib.relay_tap_lane_open.restype = None
 _lib.relay_tap_lane_open.argtypes = (ctypes.POINTER(_Lane),)
 _lib.relay_tap_lane_close.restype = None
 _lib.relay_tap_lane_close.argtypes = (ctypes.c_uint64,)
-_lib.relay_tap_lane_answers.restype = ctypes.c_uint64
-_lib.relay_tap_lane_answers.argtypes = ()
+_lib.relay_tap_answers.restype = ctypes.c_uint64
+_lib.relay_tap_answers.argtypes = ()
 _lib.relay_tap_turn_for.restype = None
-_lib.relay_tap_turn_for.argtypes = (ctypes.POINTER(ctypes.c_int), ctypes.c_size_t)
+_lib.relay_tap_turn_for.argtypes = (ctypes.POINTER(ctypes.c_int), ctypes.c_size_t, _HasTasks)
 _lib.relay_tap_share(ctypes.pythonapi.PyEval_SaveThread, ctypes.pythonapi.PyEval_RestoreThread)
 
 _end = ctypes.c_uint64()
@@ -176,6 +201,55 @@ class Request:
         return bool(self.io_flags & GETATTR_FH)
 
 
+class Known(NamedTuple):
+    """What the tap has to know of a relay file that nobody has open.
+
+    parent, inode: the numbers of its directory and of itself
+    mem_file, mem_inode: its mem file
+    written: as long as this is what was written, its data was changed last at `mtime_ns`
+    show: the address of the function that says what a listing shows of the mem file
+    counts_holes: whether discarded records are part of st_size
+    """
+
+    parent: int
+    name: str
+    inode: int
+    mem_file: str
+    mem_inode: int
+    written: int
+    mtime_ns: int
+    show: int
+    block_size: int
+    counts_holes: bool
+
+
+class KnownFile:
+    """A relay file of which the tap answers lookups until forget(); OSError: ENOMEM."""
+
+    def __init__(self, known: Known) -> None:
+        name, mem_file = os.fsencode(known.name), os.fsencode(known.mem_file)
+        numbers = known.parent, known.inode, known.mem_inode, known.written, known.mtime_ns, known.show
+        words = _Known(*numbers, known.block_size, known.counts_holes)
+        self._file = _lib.relay_tap_learn(name, mem_file, ctypes.byref(words))
+        if self._file is None:
+            raise failure(errno.ENOMEM)
+
+    @property
+    def lookups(self) -> int:
+        """How many lookups were answered since take_lookups()."""
+        return int(_lib.relay_tap_lookups(self._file))
+
+    def take_lookups(self) -> int:
+        """Return `lookups`, and count from 0 again."""
+        lookups = self.lookups
+        _lib.relay_tap_lookups_taken(self._file)
+        return lookups
+
+    def forget(self) -> None:
+        """Answer no more lookups; nothing else is called after this."""
+        _lib.relay_tap_forget(self._file)
+
+
 class Entry(NamedTuple):
     """What the kernel is to know of a name, which it looks up again each time.
 
@@ -195,9 +269,11 @@ class Entry(NamedTuple):
 
 
 def turn_for_tasks() -> None:
-    """Have trio's loop turn when it has an event, although requests go on that the tap answers by itself."""
+    """Have trio's loop turn when it has an event or a task to run, although the tap answers requests by itself."""
     descriptors = [*_event_polls()]
-    _lib.relay_tap_turn_for((ctypes.c_int * len(descriptors))(*descriptors), len(descriptors))
+    function = _HasTasks(lambda: trio.lowlevel.current_statistics().tasks_runnable > 0)
+    _kept.append(function)
+    _lib.relay_tap_turn_for((ctypes.c_int * len(descriptors))(*descriptors), len(descriptors), function)
 
 
 def _event_polls() -> Iterator[int]:
@@ -403,9 +479,9 @@ def peek(address: int, skip: int, max_bytes: int) -> tuple[bytes, int]:
     return data.raw[:got], _end.value
 
 
-def lane_answers() -> int:
-    """Return how many reads lanes have answered."""
-    return int(_lib.relay_tap_lane_answers())
+def answers() -> int:
+    """Return how many requests were answered without a handler."""
+    return int(_lib.relay_tap_answers())
 
 
 class Lane:

@@ -87,6 +87,7 @@ class Buffer(ChannelMemory):
     _wait_any = lib.relay_buf_wait_any
     _put = lib.relay_wait_set_put_buf
     _show = lib.relay_buf_show
+    _show_pointer = ffi.addressof(lib, "relay_buf_show")
     _peeking = (
         lib.relay_buf_peek_open, lib.relay_buf_peek_copy, lib.relay_buf_peek_more, lib.relay_buf_peek_rewind,
         lib.relay_buf_peek_has_skipped, lib.relay_buf_peek_close,

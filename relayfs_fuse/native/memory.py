@@ -52,7 +52,7 @@ class ChannelMemory(library.Memory):
 
     # The library's functions, which subclasses name.
     _from_path = _from_descriptor = _unmap = _descriptor = _close_descriptor = _state = _damage = _UNNAMED
-    _stop = _resolve = _mtime = _keep_mtime = _wake_seq = _wait_any = _put = _show = _UNNAMED
+    _stop = _resolve = _mtime = _keep_mtime = _wake_seq = _wait_any = _put = _show = _show_pointer = _UNNAMED
     # Those of Peek.
     _peeking: tuple[Any, ...]
 
@@ -126,6 +126,11 @@ class ChannelMemory(library.Memory):
         library.check(cls._show(pointer, os.fsencode(mem_file), _shown))
         one = _shown
         return Shown(one.inode, one.mode, one.uid, one.gid, one.ctime_ns, one.unread, one.holes, one.written)
+
+    @classmethod
+    def address_of_show(cls) -> int:
+        """Return the address of the function behind show(), for other C code."""
+        return int(ffi.cast("uintptr_t", cls._show_pointer))
 
     def peek(self) -> Peek:
         """Begin to copy what is unread; OSError: EBADMSG."""
@@ -216,11 +221,15 @@ class WaitSet:
 
     def woken(self) -> list[int]:
         """Return the slots whose wake-up counter has changed, or whose writers wake nobody."""
-        return list(ffi.unpack(self._slots, lib.relay_wait_set_woken(self._set, self._slots)))
+        return self._taken(lib.relay_wait_set_woken(self._set, self._slots))
 
     def changed(self) -> list[int]:
         """Return the slots of which anything has changed that decides what there is to read, and what room."""
-        return list(ffi.unpack(self._slots, lib.relay_wait_set_changed(self._set, self._slots)))
+        return self._taken(lib.relay_wait_set_changed(self._set, self._slots))
+
+    def _taken(self, n: int) -> list[int]:
+        slots: list[int] = ffi.unpack(self._slots, n)
+        return slots
 
 
 class WakeWord:

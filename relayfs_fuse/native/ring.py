@@ -98,6 +98,7 @@ class RingMemory(ChannelMemory):
     _wait_any = lib.relay_ring_wait_any
     _put = lib.relay_wait_set_put_ring
     _show = lib.relay_ring_show
+    _show_pointer = ffi.addressof(lib, "relay_ring_show")
     _peeking = (
         lib.relay_ring_peek_open, lib.relay_ring_peek_copy, lib.relay_ring_peek_more, lib.relay_ring_peek_rewind,
         lib.relay_ring_peek_has_skipped, lib.relay_ring_peek_close,

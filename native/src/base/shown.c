@@ -7,6 +7,12 @@
 #include <relayfs/store.h>
 #include <sys/stat.h>
 
+int relay_show_open(const char *path)
+{
+	int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+	return fd < 0 ? -errno : fd;
+}
+
 int relay_show_status(const struct relay_mapping *mapping, const char *path, struct relay_shown *shown)
 {
 	struct stat status;

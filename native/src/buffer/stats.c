@@ -15,6 +15,9 @@
 #include "buffer/subbuf_start.h"
 #include "store/options.h"
 
+#include <relayfs/check_store.h>
+#include <unistd.h>
+
 /* The numbers of tries. Only hostile readers or writers can change the buffer during so many tries in a row. */
 enum { RESET_TRIES = 10, MOVE_TRIES = 200, LAPPED_TRIES = 200, PRODUCED_TRIES = 1000 };
 
@@ -281,10 +284,22 @@ int relay_buf_stats(struct rchan_buf *buf, struct relay_stats *stats)
 
 /* --- relay_buf_show() --- */
 
+static struct rchan_buf *look_at(const char *mem_file)
+{
+	int fd = relay_show_open(mem_file);
+	if (fd < 0) {
+		errno = -fd;
+		return NULL;
+	}
+	struct rchan_buf *buf = relay_buf_view(fd);
+	close(fd);
+	return buf;
+}
+
 int relay_buf_show(struct rchan_buf *buf, const char *mem_file, struct relay_shown *shown)
 {
 	struct relay_stats stats;
-	struct rchan_buf *mapped = buf ? buf : relay_buf_open(mem_file);
+	struct rchan_buf *mapped = buf ? buf : look_at(mem_file);
 	if (!mapped)
 		return -errno;
 	int err = relay_show_status(&mapped->mapping, mem_file, shown);

@@ -12,7 +12,9 @@
 #include "store/options.h"
 
 #include <errno.h>
+#include <relayfs/check_store.h>
 #include <relayfs/store.h>
+#include <unistd.h>
 
 static void fill_in_geometry(const struct relay_ring *ring, struct relay_ring_stats *stats)
 {
@@ -142,10 +144,22 @@ int relay_ring_stats(struct relay_ring *ring, struct relay_ring_stats *stats)
 	}
 }
 
+static struct relay_ring *look_at(const char *mem_file)
+{
+	int fd = relay_show_open(mem_file);
+	if (fd < 0) {
+		errno = -fd;
+		return NULL;
+	}
+	struct relay_ring *ring = relay_ring_view(fd);
+	close(fd);
+	return ring;
+}
+
 int relay_ring_show(struct relay_ring *ring, const char *mem_file, struct relay_shown *shown)
 {
 	struct relay_ring_stats stats;
-	struct relay_ring *mapped = ring ? ring : relay_ring_open(mem_file);
+	struct relay_ring *mapped = ring ? ring : look_at(mem_file);
 	if (!mapped)
 		return -errno;
 	int err = relay_show_status(&mapped->mapping, mem_file, shown);

@@ -138,6 +138,7 @@ class Stored(ABC, Generic[Memory]):
     written_field: the statistic that changes whenever a record is written
     closed: functions that the unmapper's thread calls after it has unmapped the memory and closed the file
     has_exact_size: whether st_size of the relay file is exact, and not only as much as reads will return at most
+    counts_holes: whether discarded records that are unread are part of st_size
     wakes_for_records: whether poll(2) reports each record, and not only finished sub-buffers
     rests_until: the time, by trio's clock, before which the buffer is not armed again to be woken for the next record;
         None: it can be armed at any time
@@ -146,6 +147,7 @@ class Stored(ABC, Generic[Memory]):
     written_field: ClassVar[str]
     closed: tuple[Callable[[], object], ...] = ()
     has_exact_size = True
+    counts_holes = False
     wakes_for_records = False
     rests_until: float | None = None
     _is_told: tap.Flag | None = None
@@ -295,7 +297,12 @@ class Stored(ABC, Generic[Memory]):
 
     def _shown_size(self, shown: native.Shown) -> int:
         """Return the bytes of the relay file while nobody has it open, as _size()."""
-        return shown.unread - shown.holes
+        return shown.unread - (0 if self.counts_holes else shown.holes)
+
+    @property
+    def is_in_memory(self) -> bool:
+        """Whether all that is unread is in the mem file."""
+        return True
 
     @abstractmethod
     def _size(self, stats: Fields, pid: int) -> int:

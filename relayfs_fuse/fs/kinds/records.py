@@ -116,6 +116,7 @@ class StoredRecords(Stored[Memory]):
 
     readers: list[RecordHandle]
     has_exact_size = False
+    counts_holes = True
 
     def __init__(self, channel: StoredChannel, index: int, buffer: Memory) -> None:
         super().__init__(channel, index, buffer)
@@ -145,7 +146,12 @@ class StoredRecords(Stored[Memory]):
         return given + int(stats.unread_bytes) + self._returned_bytes
 
     def _shown_size(self, shown: native.Shown) -> int:
-        return shown.unread + self._returned_bytes
+        return super()._shown_size(shown) + self._returned_bytes
+
+    @property
+    def is_in_memory(self) -> bool:
+        """Whether no record has left the buffer that a reader has not read to the end."""
+        return not self.returned
 
     @property
     def _returned_bytes(self) -> int:

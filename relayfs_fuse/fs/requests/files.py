@@ -94,8 +94,7 @@ class Operations(NameOperations):
             self.loaded,
         )  # fmt: skip
         self._files = OpenFiles(notes, tree, self._budget)
-        lookups = Lookups(store, tree, self.requests)
-        tap.answer_lookups(lookups.answer)
+        tap.answer_lookups(Lookups(store, tree).answer)
 
     # ---------------------------------------------------------------- attributes
 
@@ -191,6 +190,8 @@ class Operations(NameOperations):
                 await self._prepare(node, opening)
             node.check_usable()
             self._budget.hold(opening.number, 0, request.uid)
+            if isinstance(node, RelayFile):
+                node.forget_known()
             handle = node.open(opening)
             if isinstance(node, RelayFile):
                 self._forget_attributes(inode)  # lookups.py says why

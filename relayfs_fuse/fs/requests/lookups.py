@@ -1,5 +1,8 @@
 """Lookups of relay files that are answered at once, without a task for each (native/fuse/lookups.h).
 
+The first lookup of a file that nobody has open is answered here, and tells the tap of the file; the tap answers the
+next ones, until the file is opened or removed, or something was written to it.
+
 The kernel may use the attributes in such an answer for ATTRIBUTES_NS, which it makes some milliseconds: without that it
 would ask for them next. That shows nothing old. Who gives a path has the kernel look it up, and so get the attributes,
 each time; and of a file that somebody has open, whose descriptor could be asked, it may not use them (see
@@ -10,6 +13,7 @@ from __future__ import annotations
 
 import os
 import stat
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from relayfs_fuse.fs import tap
@@ -18,7 +22,6 @@ from relayfs_fuse.fs.kinds.mapped import mapped
 from relayfs_fuse.fs.nodes import Directory
 
 if TYPE_CHECKING:
-    from relayfs_fuse.fs.counters import Requests
     from relayfs_fuse.fs.store import Store
     from relayfs_fuse.fs.tree import Tree
     from relayfs_fuse.native import Shown
@@ -28,15 +31,11 @@ ATTRIBUTES_NS = 1
 
 
 class Lookups:
-    """These lookups; all others are answered by NameOperations.lookup().
+    """These lookups; all others are answered by NameOperations.lookup()."""
 
-    requests: counts them
-    """
-
-    def __init__(self, store: Store, tree: Tree, requests: Requests) -> None:
+    def __init__(self, store: Store, tree: Tree) -> None:
         self._store = store
         self._tree = tree
-        self._requests = requests
 
     def answer(self, parent: int, name: bytes, pid: int) -> tap.Entry | None:
         """Return what the kernel is to know of a name; None: the handler is to answer.
@@ -52,9 +51,12 @@ class Lookups:
             return None
         stored = node.stored
         shown = stored.shown()
-        entry = self._measured(node, pid) if shown is None else _entry(node.inode, stored.write_block, *shown)
+        if shown is None:
+            entry = self._measured(node, pid)
+        else:
+            entry = _entry(node.inode, stored.write_block, *shown)
+            _learn(parent, node, shown[0], shown[2])
         if entry is not None:
-            self._requests.requests += 1
             node.lookups += 1
         return entry
 
@@ -68,6 +70,20 @@ class Lookups:
             found.inode, found.mode, found.nlink, found.uid, found.gid, found.size, found.block_size,
             found.mtime_ns, found.ctime_ns, 0 if node.stored.n_users else ATTRIBUTES_NS,
         )  # fmt: skip
+
+
+def _learn(parent: int, node: RelayFile, shown: Shown, mtime_ns: int) -> None:
+    """Have the tap answer the next lookups of a relay file."""
+    node.forget_known()
+    stored = node.stored
+    if stored.is_in_memory:
+        show = stored.channel.kind.memory.address_of_show()
+        with suppress(OSError):
+            known = tap.Known(
+                parent, node.name, node.inode, stored.path, stored.inode, shown.written, mtime_ns, show,
+                stored.write_block, stored.counts_holes,
+            )  # fmt: skip
+            node.known = tap.KnownFile(known)
 
 
 def _entry(inode: int, block_size: int, shown: Shown, size: int, mtime_ns: int) -> tap.Entry:

@@ -50,6 +50,9 @@ LOADED_AT_ONCE = 4
 # How long the kernel may use what it knows of a directory. Each path through the mount needs that of all directories in
 # it. The server tells the kernel when it changes a directory; only the store's owner can do so without the server.
 DIRECTORY_S = 1.0
+# The same of the root, which the kernel rounds up to its next tick: that the server is dead must be seen at once, but a
+# program that looks at many paths should not have each of them begin with a request for the root.
+ROOT_S = 1e-6
 
 
 def guarded(handler: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
@@ -382,10 +385,11 @@ class NameOperations(pyfuse3.Operations):
 
     def _entry(self, node: Node) -> pyfuse3.EntryAttributes:
         entry = _entry_of(node.attributes(self._store, tap.request().pid))
-        # Not of the root: that the server is dead must be seen at once.
         if isinstance(node, Directory) and node.parent is not None:
             entry.attr_timeout = DIRECTORY_S
             entry.entry_timeout = DIRECTORY_S if node.is_removed_by_name else 0
+        elif node is self._tree.root:
+            entry.attr_timeout = ROOT_S
         return entry
 
     def _forget_attributes(self, inode: int) -> None:

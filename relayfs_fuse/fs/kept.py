@@ -1,0 +1,72 @@
+"""The last bytes that an open file `merged` has given, so that they can be read again; a note has them, too.
+
+The byte at an offset of the file is at this offset modulo the length of the note, which is more than is kept: the bytes
+that a read(2) adds leave those that were kept before it, for the case that its reply was not sent.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from relayfs_fuse.fs.notes import KEPT
+
+if TYPE_CHECKING:
+    from relayfs_fuse.fs.notes import Notes
+
+_LEAST_BYTES = 4096
+
+
+class Kept:
+    """The bytes before the offset `end`.
+
+    number: of the handle
+    most: how many bytes are kept
+    """
+
+    def __init__(self, number: int, most: int) -> None:
+        self._number = number
+        self._most = most
+        self._data = bytearray()
+        self._copy: memoryview | None = None
+
+    def __len__(self) -> int:
+        return len(self._data)
+
+    def part(self, back: int, size: int) -> bytes:
+        """Return at most `size` of the last `back` bytes, of which there are as many."""
+        first = len(self._data) - back
+        return bytes(self._data[first : first + size])
+
+    def clear(self) -> None:
+        """Keep nothing."""
+        self._data = bytearray()
+
+    def add(self, notes: Notes, data: bytes, end: int) -> None:
+        """Keep further bytes, which end at the offset `end`."""
+        self._data += data
+        if self._copy is None or len(self._copy) < len(self._data):
+            self._copy = None
+            with suppress(OSError):  # there is no room: the next server keeps nothing
+                self._copy = notes.reserve(KEPT, self._number, max(_LEAST_BYTES, 1 << len(self._data).bit_length()))
+            data = bytes(self._data)
+        if self._copy is not None:
+            self._write(self._copy, data, end)
+        del self._data[: -self._most]
+
+    @staticmethod
+    def _write(copy: memoryview, data: bytes, end: int) -> None:
+        at = (end - len(data)) % len(copy)
+        first = min(len(data), len(copy) - at)
+        copy[at : at + first] = data[:first]
+        copy[: len(data) - first] = data[first:]
+
+    def restore(self, notes: Notes, length: int, end: int) -> None:
+        """Take the bytes of a dead server: `length` before the offset `end`, behind which it may have stored more."""
+        self._copy = notes.view(KEPT, self._number)
+        if self._copy is None:
+            return
+        length = min(length, len(self._copy))
+        at = (end - length) % len(self._copy)
+        self._data = bytearray(bytes(self._copy[at : at + length]))
+        self._data += self._copy[: length - len(self._data)]
