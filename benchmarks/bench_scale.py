@@ -8,6 +8,8 @@ smallest, in the same run. The status is 1 if one is missed.
 """
 
 import os
+import random
+import resource
 import select
 import signal
 import subprocess
@@ -22,10 +24,11 @@ from pathlib import Path
 from support import TMPFS, Limit, Mount, Samples, compiled, judge, server_of
 
 from relayfs_fuse import Channel
+from relayfs_fuse.native import Buffer
 
 COUNTS = (10, 1_000, 10_000)
 BUFFERS = 2
-OPTIONS = "subbuf_size=4096 n_subbufs=1"
+OPTIONS = "subbuf_size=4096 n_subbufs=1 delivery=packet"
 IN_DIRECTORY = 100
 # Lines of one write(2) to control.
 LINES = 100
@@ -36,6 +39,9 @@ IDLE_S = 5.0
 PRODUCERS = 1_000
 # Of how many channels it is counted what was lost.
 READ = 100
+# How many files are polled when it is measured what that costs while nothing comes, and to how many of all it comes.
+POLLED = 300
+WRITTEN = 20
 
 
 @dataclass(frozen=True)
@@ -165,33 +171,84 @@ def add_listing(samples: Samples, server: Server, n: int) -> None:
     mount.command("\n".join(f"remove listed/c{number}" for number in range(LISTED // BUFFERS)))
 
 
-def add_tree(samples: Samples, server: Server, n: int) -> None:
-    """Measure `ls -lR` of all relay files, and of a tmpfs tree with as many."""
-    with tempfile.TemporaryDirectory(dir=TMPFS) as plain:
+def cpu_of_children_s() -> float:
+    """Return the processor time that programs which have ended have taken, in seconds."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def add_tree(samples: Samples, server: Server, listing: Path, n: int) -> None:
+    """Measure `ls -lR` of all relay files, of a tmpfs tree with as many, and of the least FUSE server with as many.
+
+    listing: that server; see bench_scale_listing.c
+    """
+    n_directories = max(1, n // IN_DIRECTORY)
+    with tempfile.TemporaryDirectory(dir=TMPFS) as plain, tempfile.TemporaryDirectory() as bare:
         for number in range(n):
             directory = Path(plain) / Path(name(number)).parent
             directory.mkdir(parents=True, exist_ok=True)
             for buffer in range(BUFFERS):
                 (directory / f"{Path(name(number)).name}{buffer}").touch()
 
-        def list_tree(path: Path) -> None:
-            subprocess.run(["ls", "-lR", path], check=True, stdout=subprocess.DEVNULL)
+        def list_tree(what: str, path: Path | str, cpu_s: Callable[[], float]) -> None:
+            before_s = cpu_s() + cpu_of_children_s()
+            took = times(lambda: subprocess.run(["ls", "-lR", path], check=True, stdout=subprocess.DEVNULL), 1)[0]
+            samples.add(f"ls -lR {what} us/file {n}", took / n / BUFFERS * 1000)
+            cpu_us = (cpu_s() + cpu_of_children_s() - before_s) / n / BUFFERS * 1e6
+            samples.add(f"ls -lR {what} CPU us/file {n}", cpu_us)
 
-        samples.add(
-            f"ls -lR us/file {n}", times(lambda: list_tree(server.mount.path / "load"), 1)[0] / n / BUFFERS * 1000
-        )
-        samples.add(f"ls -lR tmpfs us/file {n}", times(lambda: list_tree(Path(plain)), 1)[0] / n / BUFFERS * 1000)
+        command = [listing, bare, str(n_directories), str(n // n_directories * BUFFERS)]
+        with subprocess.Popen(command, stdout=subprocess.PIPE) as least:
+            assert least.stdout is not None
+            least.stdout.readline()
+            list_tree("relayfs", server.mount.path / "load", server.cpu_s)
+            list_tree("tmpfs", plain, float)
+            list_tree("least FUSE", bare, Server(server.mount, least.pid).cpu_s)
+            subprocess.run(["fusermount3", "-u", bare], check=True)
 
 
-def add_idle(samples: Samples, server: Server, n: int) -> None:
-    """Measure what the server takes while nobody asks for anything."""
+def add_idle(samples: Samples, server: Server, n: int, what: str = "") -> None:
+    """Measure what the server takes while nobody asks for anything.
+
+    what: what programs do meanwhile
+    """
     server.mount.command("# answered when all channels are loaded\n")
     time.sleep(2)
     before_s = server.cpu_s()
     time.sleep(IDLE_S)
-    samples.add(f"idle CPU % {n}", (server.cpu_s() - before_s) / IDLE_S * 100)
-    samples.add(f"memory MB {n}", server.resident_mb())
-    samples.add(f"descriptors {n}", server.n_descriptors())
+    samples.add(f"idle CPU %{what} {n}", (server.cpu_s() - before_s) / IDLE_S * 100)
+    if not what:
+        samples.add(f"memory MB {n}", server.resident_mb())
+        samples.add(f"descriptors {n}", server.n_descriptors())
+
+
+def add_polled(samples: Samples, server: Server, n: int) -> None:
+    """Measure what it takes that a program polls a file of each channel, and how soon it is told of a record."""
+    files = [server.mount.path / f"{name(number)}0" for number in range(n)]
+    descriptors = [os.open(file, os.O_RDONLY) for file in files]
+    with select.epoll() as epoll:
+        for count, descriptor in enumerate(descriptors, 1):
+            epoll.register(descriptor, select.EPOLLIN)
+            if count == min(POLLED, n):
+                add_idle(samples, server, n, f" {POLLED} polled")
+        add_idle(samples, server, n, " all polled")
+        buffers = {number: Buffer(f"{server.mount.store}/{name(number)}/mem0") for number in range(min(WRITTEN, n))}
+        took = []
+        before_s = server.cpu_s()
+        for number in random.Random(1).choices(sorted(buffers), k=WAKES):
+            time.sleep(0.004)
+            written = time.perf_counter()
+            buffers[number].write(b"x")
+            if epoll.poll(10) != [(descriptors[number], select.EPOLLIN)]:
+                raise TimeoutError("epoll_wait(2) was not woken for this file alone")
+            took.append(1000 * (time.perf_counter() - written))
+            os.read(descriptors[number], 4096)
+        samples.add(f"epoll wake p99 {n}", percentile(sorted(took), 99))
+        samples.add(f"epoll wake server us {n}", (server.cpu_s() - before_s) / WAKES * 1e6)
+        for buffer in buffers.values():
+            buffer.close()
+    for descriptor in descriptors:
+        os.close(descriptor)
 
 
 def add_pause(samples: Samples, server: Server, n: int) -> Server:
@@ -233,7 +290,7 @@ def count_torn(mount: Mount, number: int) -> int:
     return mount.statistic(name(number), "lost_torn")
 
 
-def measure_one(samples: Samples, program: Path, n: int) -> None:
+def measure_one(samples: Samples, program: Path, listing: Path, n: int) -> None:
     """Measure everything with a number of channels."""
     with tempfile.TemporaryDirectory() as directory, tempfile.TemporaryDirectory(dir=TMPFS) as store:
         mount = Mount(Path(directory), Path(store) / "store")
@@ -250,8 +307,9 @@ def measure_one(samples: Samples, program: Path, n: int) -> None:
             server = start(mount)
             samples.add(f"start {n}", 1000 * (time.perf_counter() - begun))
             add_idle(samples, server, n)
+            add_polled(samples, server, n)
             server = add_pause(samples, server, n)
-            add_tree(samples, server, n)
+            add_tree(samples, server, listing, n)
             add_killed(samples, server, program, n)
         finally:
             server.end()
@@ -260,9 +318,11 @@ def measure_one(samples: Samples, program: Path, n: int) -> None:
 def measure(counts: list[int]) -> Samples:
     """Measure everything with each number of channels."""
     samples = Samples()
-    with compiled("bench_scale.c") as program:
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    with compiled("bench_scale.c") as program, compiled("bench_scale_listing.c", "fuse3") as listing:
         for n in counts:
-            measure_one(samples, program, n)
+            measure_one(samples, program, listing, n)
     return samples
 
 
@@ -272,7 +332,7 @@ def main() -> int:
     few, many = counts[0], counts[-1]
     limits = [
         Limit(f"{what}: {many:,} channels, times {few:,}", f"{what} {many}", f"{what} {few}", most=2.0)
-        for what in ("create", "remove", "stat control", "ls MNT", "poll wake p99")
+        for what in ("create", "remove", "stat control", "ls MNT", "poll wake p99", "epoll wake p99")
     ]
     limits += [
         Limit(
@@ -283,11 +343,23 @@ def main() -> int:
         ),
         Limit(
             f"ls -lR of {many:,} channels, times tmpfs",
-            f"ls -lR us/file {many}",
+            f"ls -lR relayfs us/file {many}",
             f"ls -lR tmpfs us/file {many}",
             most=10.0,
         ),
+        Limit(
+            f"ls -lR of {many:,} channels, times the least FUSE",
+            f"ls -lR relayfs us/file {many}",
+            f"ls -lR least FUSE us/file {many}",
+        ),
+        Limit(
+            f"ls -lR of {many:,} channels, CPU, times tmpfs",
+            f"ls -lR relayfs CPU us/file {many}",
+            f"ls -lR tmpfs CPU us/file {many}",
+        ),
         Limit(f"idle with {many:,} channels, % of a CPU", f"idle CPU % {many}", most=1.0),
+        Limit(f"idle while {POLLED} files are polled, % of a CPU", f"idle CPU % {POLLED} polled {many}", most=1.0),
+        Limit(f"idle while {many:,} files are polled, % of a CPU", f"idle CPU % all polled {many}", most=1.0),
         Limit(f"memory with {many:,} channels, MB", f"memory MB {many}", most=100.0),
         Limit(f"descriptors: {many:,} channels, times {few:,}", f"descriptors {many}", f"descriptors {few}", most=1.5),
         Limit(f"start with {many:,} channels, ms", f"start {many}", most=1000.0),
