@@ -59,7 +59,7 @@ def list_fleet(url: str, stream: str, access: dict[str, str | None], json_wanted
     """Show what was forwarded, by host and recording, and who receives it. Without a command, this is done.
 
     BEHIND is what a host has and has not sent yet, in bytes, as of its last messages, and SINCE when the oldest of
-    these wait; of a receiver, the messages that it has not acknowledged.
+    these wait; of a receiver, the messages that it has not acknowledged, and when the server got the first of them.
     """
     check_stdout()
     with importing("fleet"):
@@ -129,7 +129,8 @@ def _show(found: Fleet) -> None:
     ]  # fmt: skip
     show_table(titles, rows)
     if found.receiving:
-        show_table(["RECEIVER", "BEHIND"], [[one.directory or one.name, str(one.behind)] for one in found.receiving])
+        rows = [[one.directory or one.name, str(one.behind), _ago(now, one.waits_since)] for one in found.receiving]
+        show_table(["RECEIVER", "BEHIND", "SINCE"], rows)
     most = f" of {format_bytes(found.max_bytes)}" if found.max_bytes > 0 else ""
     click.echo(f"{found.messages} messages, {format_bytes(found.bytes)}{most}")
 
@@ -138,16 +139,19 @@ def _ago(now: datetime, then: datetime | None) -> str:
     return f"{format_age((now - then).total_seconds())} ago" if then else ""
 
 
+def _iso(when: datetime | None) -> str | None:
+    return when.isoformat() if when else None
+
+
 def _objects(found: Fleet) -> list[dict[str, Any]]:
     sent = [
         {
             "kind": "recording", **asdict(one), "machines": sorted(one.machines),
-            **{key: when.isoformat() if when else None
-               for key, when in (("waits_since", one.waits_since), ("last_seen", one.last_seen))},
+            "waits_since": _iso(one.waits_since), "last_seen": _iso(one.last_seen),
         }
         for one in found.sent
     ]  # fmt: skip
-    receiving = [{"kind": "receiver", **asdict(one)} for one in found.receiving]
+    receiving = [{"kind": "receiver", **asdict(one), "waits_since": _iso(one.waits_since)} for one in found.receiving]
     stream = {"kind": "stream", "messages": found.messages, "bytes": found.bytes, "max_bytes": found.max_bytes}
     return [*sent, *receiving, stream]
 

@@ -54,11 +54,13 @@ class Receiving:
     name: at the server
     directory: where it is, as its receiver says
     behind: messages that it has not acknowledged
+    waits_since: when the server got the first of them; None: there is none, or it is deleted
     """
 
     name: str
     directory: str
     behind: int
+    waits_since: datetime | None
 
 
 @dataclass(frozen=True)
@@ -101,7 +103,10 @@ async def survey(server: Server) -> Fleet:
             lost[key][stream] = max(lost[key][stream], piece.lost)
     for key, sent in found.items():
         sent.lost = sum(lost[key].values())
-    receiving = [Receiving(*one) for one in await server.consumers()]
+    receiving = []
+    for name, directory, behind, first in await server.consumers():
+        oldest = await server.message(first) if behind else None
+        receiving.append(Receiving(name, directory, behind, oldest.time if oldest else None))
     in_order = sorted(found.values(), key=lambda sent: (sent.host, sent.recording))
     return Fleet(in_order, receiving, info.state.messages, info.state.bytes, info.config.max_bytes or -1)
 

@@ -221,18 +221,22 @@ class Server:
         assert self._client
         return await self._client.request(subject, data, timeout=_ANSWER_S)
 
-    async def consumers(self) -> list[tuple[str, str, int]]:
-        """Return the consumers of the stream: name, description, and how many messages they have not acknowledged."""
-        found: list[tuple[str, str, int]] = []
+    async def consumers(self) -> list[tuple[str, str, int, int]]:
+        """Return the consumers of the stream.
+
+        Of each: name, description, how many messages it has not acknowledged, and the sequence of the first of these
+        """
+        found: list[tuple[str, str, int, int]] = []
         while True:
             ask = partial(self.jetstream.consumers_info, self.stream, offset=len(found))
             more = await self.ask(ask)
             if not more:
                 return found
             found += [
-                (one.name, one.config.description or "", (one.num_pending or 0) + (one.num_ack_pending or 0))
+                (one.name, one.config.description or "", (one.num_pending or 0) + (one.num_ack_pending or 0),
+                 (one.ack_floor.stream_seq if one.ack_floor else 0) + 1)
                 for one in more
-            ]
+            ]  # fmt: skip
 
     async def last(self, subject: str) -> Stored | None:
         """Return the last message of a subject, in which * and > may stand for others."""

@@ -71,6 +71,7 @@ def test_credentials_and_a_file_of_options(store, run, out, tmp_path):
         assert f"{HOST}/third: " in done.stderr
         for text, why in (
             ('spool_max = "1G"', "spool_max is no option of forward; there are: to, host, as, "),
+            ('only = "app/*"', "only is to be a list of texts"),
             ("rate = 1.5", "rate is to be a text, a number, true or false"),
             ("to = ", f"{file}: Invalid value (at "),
             ('rate = "fast"', "'fast': a size is digits, then K, M, G or nothing, such as 64M"),

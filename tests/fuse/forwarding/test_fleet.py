@@ -34,17 +34,19 @@ def test_it_shows_what_was_forwarded_and_who_receives_it(nats, store, run, out, 
         assert datetime.now(UTC) - datetime.fromisoformat(shown["last_seen"]) < timedelta(minutes=30)
     n = sum(nats.subjects().values())
     assert first["messages"] == second["messages"] == n // 2
+    assert datetime.fromisoformat(receiver.pop("waits_since")) <= datetime.fromisoformat(second["last_seen"])
     assert receiver == {
         "kind": "receiver", "name": (tmp_path / "into/.received/name").read_text().strip(),
         "directory": str(tmp_path / "into"), "behind": n // 2,
     }  # fmt: skip
     assert (stream["kind"], stream["messages"], stream["max_bytes"]) == ("stream", n, 1 << 30)
     receive(tmp_path / "into", nats)
-    assert fleet(nats, "list")[2]["behind"] == 0
+    receiver = fleet(nats, "list")[2]
+    assert (receiver["behind"], receiver["waits_since"]) == (0, None)
     done = relayctl("fleet", "--to", nats.url)
     lines = done.stdout.splitlines()
     assert re.fullmatch(rf"a\.b +one +\d+ +{n // 2} +[\d.]+K +0 +- +{lost} +\d+[smh] ago", lines[0])
-    assert re.fullmatch(rf"{tmp_path}/into +0", lines[2])
+    assert re.fullmatch(rf"{tmp_path}/into +0 +-", lines[2])
     assert re.fullmatch(rf"{n} messages, [\d.]+K of 1\.0G", lines[3])
     assert done.stderr == ""
 
