@@ -15,6 +15,7 @@ from relayfs_fuse.cli.channel import find_channel
 from relayfs_fuse.cli.common import Seconds, Size, check_option, check_stdout, output_option, place_options
 from relayfs_fuse.cli.record_counters import EVERY_S
 from relayfs_fuse.cli.spans import Age
+from relayfs_fuse.errors import RelayError
 from relayfs_fuse.reading.room import permit_many_files
 from relayfs_fuse.reading.source import Source, find_store
 from relayfs_fuse.record.full import Limit, OutputFullError
@@ -112,6 +113,7 @@ def record(  # noqa: PLR0913, PLR0917  # an option each
     with ExitStack() as stack:
         source = Source(name, find_store(mount, store))
         stack.callback(source.close)
+        _check_sub_buffers(source, limit)
         stack.callback(RecorderLock(source.directory).close)
         compressor = None
         if compress:
@@ -144,6 +146,14 @@ def _limit(most: int | None, directory: str | None, output: str) -> Limit | None
     if most == 0:
         raise click.UsageError("--max 0: at least one byte is needed; K, M or G may follow, as in 2G")
     return Limit(os.path.abspath(directory or output), most) if most else None
+
+
+def _check_sub_buffers(source: Source, limit: Limit | None) -> None:
+    """Raise RelayError if a sub-buffer would never have room."""
+    n = source.trace.subbuf_size
+    if limit and n > limit.largest:
+        why = f"--max {limit.most} permits {limit.largest} bytes at once"
+        raise RelayError(f"{why}; sub-buffers of {source.trace.name} have {n}")
 
 
 def _run(recorder: Recorder) -> OutputFullError | None:

@@ -65,7 +65,7 @@ class CountersFile(Closing):
 
         time_s: when they were read, since 1970
 
-        OSError: they cannot be written. RelayError: they never have room
+        OSError: they cannot be written
         """
         new = {info.name: info for info, _ in found if self._known.get(info.name) != info}
         data = self._line(found, list(new.values()), time_s)

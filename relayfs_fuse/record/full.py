@@ -10,8 +10,6 @@ from contextlib import contextmanager, suppress
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
-from relayfs_fuse.errors import RelayError
-
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
@@ -36,10 +34,13 @@ class Limit:
     """How many bytes all files in a directory may take on the disk, whoever writes them.
 
     What others write is seen within _MEASURE_S.
+
+    largest: the most bytes that can be written at once, as the rest may be kept for other files
     """
 
     def __init__(self, directory: str, most: int) -> None:
         self.most = most
+        self.largest = max(0, most - most // 2 - touched(0))
         self._directory = directory
         self._left = 0
         self._measured_s = 0.0
@@ -51,14 +52,10 @@ class Limit:
         path: of the file, for messages
         kept: bytes that are to be left for what is written later
 
-        LimitError: none. RelayError: the first one never can
+        LimitError: none
         """
-        if touched(sizes[0]) + kept > self.most:
-            more = f", and {kept} are kept for the next directory" if kept else ""
-            raise RelayError(f"{path}: --max {self.most} is too little for the {sizes[0]} bytes of a piece{more}")
         ends = list(accumulate(sizes))
-        if touched(ends[-1]) + kept > self._left or time.monotonic() - self._measured_s > _MEASURE_S:
-            self.measure()
+        self._renew(touched(ends[-1]) + kept)
         if n := bisect_right(ends, self._left - kept, key=touched):
             return n
         raise self.error(f"{sizes[0]} bytes have no room", path)
@@ -68,10 +65,14 @@ class Limit:
         self.n_fitting([n], path, kept)
         self.count(n)
 
+    def _renew(self, n: int) -> None:
+        """Measure what the files take, if n bytes seem to have no room, or it was measured long ago."""
+        if n > self._left or time.monotonic() - self._measured_s > _MEASURE_S:
+            self.measure()
+
     def room(self, n: int, path: str) -> int:
         """Return how many bytes can be written at once, n at most; LimitError: none."""
-        if touched(n) > self._left or time.monotonic() - self._measured_s > _MEASURE_S:
-            self.measure()
+        self._renew(touched(n))
         n = min(n, self._left - touched(0))
         if n <= 0:
             raise self.error("nothing more has room", path)

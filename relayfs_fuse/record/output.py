@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from relayfs_fuse.errors import RelayError
 from relayfs_fuse.native.trace import STATE_CPU
+from relayfs_fuse.reading.damage import DamagedError
 from relayfs_fuse.reading.packet import HEAD_BYTES, Packet
 from relayfs_fuse.record.full import OutputFullError, temporary_errors_mean_full, touched
 from relayfs_fuse.record.stream import OpenFiles, StreamFile, beginning_after
@@ -68,7 +69,7 @@ class ProcessOutput(Protocol):
         """Return whether the present directory of the process has streams besides that of states."""
 
     def n_with_room(self, cpu: int, packets: Sequence[Packet]) -> int:
-        """Return how many packets, from the first on, can be appended now. OutputFullError: none."""
+        """Return how many packets, from the first on, can be appended now. DamagedError: the first one never can."""
 
     def append(self, cpu: int, packets: Sequence[Packet], is_valid: Callable[[], bool]) -> bool:
         """Append packets to a stream; False: is_valid() returned False after they were copied, so none was appended."""
@@ -330,6 +331,7 @@ class _Process:
         """
         path = os.path.join(directory, "metadata")
         if not is_kept:
+            self._check_size(len(self._metadata), path)
             self._output.take(len(self._metadata), path)
         with temporary_errors_mean_full(path):
             write_atomically(path, ctf.with_uuid(self._metadata, self._uuid))
@@ -362,7 +364,14 @@ class _Process:
         if limit is None:
             return len(packets)
         path = os.path.join(self.path or self._output.current, stream_name(cpu))
+        self._check_size(_bytes_with(packets[0]), path)
         return limit.n_fitting(list(map(_bytes_with, packets)), path, self._output.kept)
+
+    def _check_size(self, n: int, path: str) -> None:
+        """Raise DamagedError if a process has what never has room, which is to hold up no others."""
+        limit = self._output.limit
+        if limit and n > limit.largest:
+            raise DamagedError(f"{path}: {n} bytes never have room: --max {limit.most} permits {limit.largest} at once")
 
     def append(self, cpu: int, packets: Sequence[Packet], is_valid: Callable[[], bool]) -> bool:
         """Append packets to a stream file; if they do not all fit, to several."""

@@ -146,13 +146,22 @@ class Recording:
         return False
 
     def _n_with_room(self, cpu: int, packets: list[Packet]) -> int:
-        """Return how many packets can be written now, or are in the output: these alone, to be consumed.
+        """Return how many packets can be written now, or are in the output already.
 
-        OutputFullError: none
+        OutputFullError: none. DamagedError: the first one never can
         """
         last = self.output.last(cpu)
         n_there = sum(packet.head.packet_seq_num <= last.packet_seq_num for packet in packets) if last else 0
-        return n_there or (self.output.n_with_room(cpu, packets) if packets else 0)
+        if n_there == len(packets):
+            return n_there
+        try:
+            return n_there + self.output.n_with_room(cpu, packets[n_there:])
+        except OutputFullError:
+            if not n_there:
+                raise
+        # They are consumed before the output goes on in another directory, which does not have them. More is to come.
+        self._n_packets[cpu] += 1
+        return n_there
 
     def _begin(self, cpu: int, consumer: Consumer, limit: int | None) -> tuple[list[Packet], int, bool]:
         with errors_mean_damage(f"cpu{cpu}"):

@@ -2,6 +2,7 @@
 
 import json
 import signal
+from contextlib import closing
 from pathlib import Path
 
 from babeltrace import read
@@ -9,7 +10,10 @@ from forwarding import forward, receive, running
 from mounts import DEADLINE_S, wait_until
 from tracing import relayctl
 
-from relayfs_fuse.record.full import size_of
+from relayfs_fuse.reading.source import Source
+from relayfs_fuse.record.full import Limit, size_of
+from relayfs_fuse.record.output import DirectoryOutput
+from relayfs_fuse.record.recorder import Options, Recorder
 
 HOST = "a"
 MAX = 128 << 10
@@ -137,8 +141,15 @@ def test_a_spool_that_never_has_room_for_a_sub_buffer_is_said(nats, store, run, 
     command = ["forward", "t", "--to", nats.url, *live(store, tmp_path / "spool", "--spool-max", "12K", "--once")]
     done = relayctl(*command)
     assert done.returncode == 1
-    assert ": --max 4096 is too little for the " in done.stderr
-    # What is not recorded is still there.
+    assert "relayctl: --max 4096 permits 0 bytes at once; sub-buffers of t have 4096\n" in done.stderr
+    # What is not recorded is still there; another user's process could have made itself larger buffers.
+    limit = Limit(str(tmp_path / "other"), 20 << 10)
+    with closing(Source("t", store.path)) as source:
+        output = DirectoryOutput(str(tmp_path / "other"), source.identity, rotates=True, limit=limit)
+        recorder = Recorder(source, output, Options(duration_s=0), print, lambda: None)
+        recorder.run()
+    (why,) = recorder.summary.damaged.values()
+    assert " bytes never have room: --max 20480 permits 2048 at once" in why
     into = tmp_path / "into"
     forward("t", nats, *live(store, tmp_path / "spool"))
     receive(into, nats)
