@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from relayfs_fuse.forwarding.target import Target
 
 _BLOCK_BYTES = 512
-# What a recording has when the directories of all its processes are removed.
-_OF_RECORDING = {MARK, clock_pairs.FILE}
+# A recorder that goes on has noted the clocks in this time, and its notes are here.
+_NOTED_S = 600.0
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,17 @@ def prune(target: Target, bounds: Bounds, now_s: float) -> int:
             n_removed += 1
             if is_complete:
                 _remove_empty(target, file.place)
+    for host in _visible(target.path):
+        for recording in _visible(os.path.join(target.path, host)):
+            _remove_left(target, Place(host, recording, ""), now_s)
     return n_removed
+
+
+def _visible(directory: str) -> list[str]:
+    with os.scandir(directory) as entries:
+        return [
+            entry.name for entry in entries if not entry.name.startswith(".") and entry.is_dir(follow_symlinks=False)
+        ]
 
 
 def _files(directory: str) -> Iterator[_File]:
@@ -96,10 +106,27 @@ def _remove_empty(target: Target, place: Place) -> None:
     top = os.path.join(target.path, place.host, place.recording)
     with suppress(OSError):
         os.rmdir(os.path.join(top, os.path.dirname(inside)) if "/" in inside else os.path.join(top, inside))
-    if set(os.listdir(top)) <= _OF_RECORDING:
-        _remove_directory(target, Place(place.host, place.recording, ""))
-        with suppress(OSError):
-            os.rmdir(os.path.dirname(top))
+    if os.listdir(top) == [MARK]:
+        _remove_recording(target, Place(place.host, place.recording, ""))
+
+
+def _remove_left(target: Target, place: Place, now_s: float) -> None:
+    """Remove a recording without processes whose recorder notes the clocks no more, which it does each minute.
+
+    place: with an empty path
+    """
+    directory = os.path.join(target.path, place.host, place.recording)
+    with suppress(FileNotFoundError):
+        written_s = os.lstat(os.path.join(directory, clock_pairs.FILE)).st_mtime
+        if set(os.listdir(directory)) <= {MARK, clock_pairs.FILE} and written_s < now_s - _NOTED_S:
+            _remove_recording(target, place)
+
+
+def _remove_recording(target: Target, place: Place) -> None:
+    """Remove what a recording has when the directories of all its processes are removed."""
+    _remove_directory(target, place)
+    with suppress(OSError):
+        os.rmdir(os.path.join(target.path, place.host))
 
 
 def _remove_directory(target: Target, place: Place) -> None:

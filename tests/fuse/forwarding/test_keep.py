@@ -55,6 +55,10 @@ def test_a_recording_goes_when_nothing_of_it_is_left(nats, store, run, out, into
     for path in into.rglob("cpu0"):
         make_old(path, 48)
     assert "2 files removed" in receive(into, nats, "--keep", "1d", "--keep", "1G")
+    # Its recorder may go on.
+    assert shown(into) == [f"{HOST}/out/.clocks", f"{HOST}/out/.relayfs"]
+    make_old(into / HOST / "out/.clocks", 1)
+    receive(into, nats, "--keep", "1d")
     assert sorted(path.name for path in into.iterdir()) == [".received"]
 
 

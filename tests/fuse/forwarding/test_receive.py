@@ -1,5 +1,6 @@
 """relayctl receive: directories that are the recordings of other machines, byte for byte."""
 
+import json
 import os
 import signal
 import subprocess
@@ -33,6 +34,9 @@ def test_what_arrives_is_what_was_recorded(nats, store, run, out, into):
     assert "missing" not in said
     assert read(into) == read(out)
     assert read(into).lost == lost > 0
+    # Whoever reads what was received sees of which machine it is, also if there is only one.
+    line = json.loads(relayctl("view", into, "--json").stdout.splitlines()[1])
+    assert (line["host"], line["event"]) == (HOST, "test:first")
     assert "relayctl: 0 messages, 0 B, received" in receive(into, nats)
 
 
