@@ -199,7 +199,7 @@ class Recording:
             while packets and packets[0].head.is_empty and not packets[0].head.events_discarded:
                 del packets[0]
         if not packets:
-            self._n_packets[cpu] += n_found
+            self._n_packets[cpu] += n_new
             return True
         n_records = consumer.n_records() if len(packets) == n_found else 0
         is_valid = _validity_check(cpu, consumer)

@@ -97,7 +97,7 @@ static void put_event(struct relay_encoder *encoder, struct relay_output *output
 	const struct json_encoder *json = (const struct json_encoder *)encoder;
 	relay_put_number(output, "{\"ns\":", event->time);
 	if (json->shows_errors && traced->map)
-		put_error(output, ",\"error_ns\":", event->error);
+		put_error(output, ",\"error_ns\":", relay_event_error(event));
 	if (traced->host) {
 		relay_put_text(output, ",\"host\":");
 		relay_put_json_string(output, traced->host->name, strlen(traced->host->name));

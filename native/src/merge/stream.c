@@ -141,6 +141,12 @@ bool relay_is_of_cpu(const struct relay_event *event)
 	return event->stream->cpu != RELAY_STATE_CPU && event->stream->cpu != RELAY_NO_CPU;
 }
 
+uint64_t relay_event_error(const struct relay_event *event)
+{
+	const struct relay_clock_map *map = event->stream->traced->map;
+	return map ? map->knots[event->stream->knot].error : 0;
+}
+
 const char *relay_event_level(const struct relay_event *event)
 {
 	static const char *const words[RELAY_N_TRACE_LEVELS] = {
@@ -169,21 +175,24 @@ static bool is_wanted(const struct relay_stream *stream, uint64_t time)
 	return time >= stream->since && time <= stream->until;
 }
 
-/* Set time and error of stream->event. false: the time is not wanted, or of another map of the clock. */
-static bool set_time(struct relay_stream *stream, uint64_t ticks)
+/* Replace a time of the process's clock by the one that it is mapped to. false: it is of another map. Apart from its caller, which
+ * most merges call without a map. */
+__attribute__((noinline)) static bool map_time(struct relay_stream *stream, uint64_t *time)
 {
 	const struct relay_clock_map *map = stream->traced->map;
-	uint64_t time = relay_traced_own_time(stream->traced, ticks);
-	stream->event.error = 0;
-	if (map) {
-		if (time < map->first || time > map->last)
-			return false;
-		const struct relay_time_knot *knot = relay_clock_map_knot(map, time, &stream->knot);
-		time = relay_clock_map_time(map, knot, time);
-		stream->event.error = knot->error;
-	}
-	stream->event.time = time;
-	return is_wanted(stream, time);
+	if (*time < map->first || *time > map->last)
+		return false;
+	*time = relay_clock_map_time(map, relay_clock_map_knot(map, *time, &stream->knot), *time);
+	return true;
+}
+
+/* Get the time of an event. false: it is not wanted. */
+static inline bool get_time(struct relay_stream *stream, uint64_t ticks, uint64_t *time)
+{
+	*time = relay_traced_own_time(stream->traced, ticks);
+	if (stream->traced->map && !map_time(stream, time))
+		return false;
+	return is_wanted(stream, *time);
 }
 
 /* True if all events of a packet are outside of what is wanted. */
@@ -219,10 +228,10 @@ static bool next_in_packet(struct relay_stream *stream)
 		const struct relay_trace_event *declared = cursor->layout->event;
 		if (!declared)
 			continue;
-		if (!set_time(stream, cursor->time) || !meets_condition(stream))
+		uint64_t time;
+		if (!get_time(stream, cursor->time, &time) || !meets_condition(stream))
 			continue;
-		stream->event = (struct relay_event){.time = stream->event.time,
-		                                     .error = stream->event.error,
+		stream->event = (struct relay_event){.time = time,
 		                                     .stream = stream,
 		                                     .declared = declared,
 		                                     .has_structs = cursor->layout->has_structs,
@@ -243,7 +252,6 @@ static bool next_loss(struct relay_stream *stream)
 		if (!stream->lost[cause])
 			continue;
 		stream->event = (struct relay_event){.time = stream->lost_time,
-		                                     .error = stream->lost_error,
 		                                     .stream = stream,
 		                                     .lost = stream->lost[cause],
 		                                     .since = stream->lost_since,
@@ -254,15 +262,14 @@ static bool next_loss(struct relay_stream *stream)
 	return false;
 }
 
-/* Note how many events were lost before a packet, whose time is set, by cause. Events may also be lost while the packet is written; an empty
+/* Note how many events were lost before a packet, which begins at `time`, by cause. Events may also be lost while the packet is written; an empty
  * packet tells of losses that may be later, as it does at the end of a recording. */
-static void note_loss(struct relay_stream *stream, const struct relay_source_packet *packet)
+static void note_loss(struct relay_stream *stream, const struct relay_source_packet *packet, uint64_t time)
 {
 	const uint64_t lost = packet->head.events_discarded - stream->discarded;
 	const uint64_t end =
 	    packet->length ? relay_traced_time(stream->traced, packet->head.timestamp_end) : UINT64_MAX;
-	stream->lost_time = stream->event.time;
-	stream->lost_error = stream->event.error;
+	stream->lost_time = time;
 	stream->lost_since = relay_traced_time(stream->traced, stream->last_end);
 	if (packet->tells_causes)
 		memcpy(stream->lost, packet->lost, sizeof(stream->lost));
@@ -274,10 +281,11 @@ static void note_loss(struct relay_stream *stream, const struct relay_source_pac
 static bool enter(struct relay_stream *stream, const struct relay_source_packet *packet)
 {
 	const struct relay_packet *head = &packet->head;
-	const bool has_lost = set_time(stream, head->timestamp_begin) && stream->has_packets &&
+	uint64_t time;
+	const bool has_lost = get_time(stream, head->timestamp_begin, &time) && stream->has_packets &&
 	                      head->events_discarded > stream->discarded;
 	if (has_lost)
-		note_loss(stream, packet);
+		note_loss(stream, packet, time);
 	stream->has_packets = true;
 	stream->discarded = head->events_discarded;
 	stream->last_end = head->timestamp_end;

@@ -102,7 +102,6 @@ struct relay_event {
 	const unsigned char *context, *fields, *end;
 	uint64_t lost, since;
 	uint32_t cause;   /* of a loss: enum relay_loss_cause */
-	uint64_t error;   /* how far `time` may be off, if the process has a map: struct relay_time_knot */
 	bool is_late;     /* the merge has given out a later event before */
 	bool has_structs; /* some of its fields are in structs */
 };
@@ -120,11 +119,11 @@ struct relay_stream {
 	/* discarded: as the last packet said. last_end: up to which losses are told: the last packet's end, or a later
 	 * watermark. */
 	uint64_t discarded, last_end;
-	/* Of the loss before the packet, the events by cause that were not given out yet; and its times and error. */
-	uint64_t lost[RELAY_N_LOSS_CAUSES], lost_since, lost_time, lost_error;
+	/* Of the loss before the packet, the events by cause that were not given out yet; and its times. */
+	uint64_t lost[RELAY_N_LOSS_CAUSES], lost_since, lost_time;
 	uint64_t since, until, round;    /* round: relay_merge.round when it was last advanced while empty */
 	struct relay_merge_stats *stats; /* of the merge; events are counted there */
-	uint32_t knot;                   /* of relay_clock_map_knot() */
+	uint32_t knot;                   /* of relay_clock_map_knot(): that of `event` */
 };
 
 /* Go on to the next event; if the stream is empty, ask the source for a packet again. */
@@ -136,6 +135,9 @@ uint32_t relay_event_tid(const struct relay_event *event);
 
 /* Whether the event's stream is that of a CPU, and not of states, or of losses without a buffer. */
 bool relay_is_of_cpu(const struct relay_event *event);
+
+/* Return how far the time of an event may be off, ns, if the process has a map; UINT64_MAX: it is not known. */
+uint64_t relay_event_error(const struct relay_event *event);
 
 /* Return the word for the level of an event; NULL: it has no level. */
 const char *relay_event_level(const struct relay_event *event);

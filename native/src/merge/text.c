@@ -244,7 +244,7 @@ static void begin_line(struct text_encoder *text, struct relay_output *output, c
 	text->has_first = true;
 	put_time(text, output, event->time);
 	if (text->shows_errors && event->stream->traced->map)
-		put_error(output, event->error);
+		put_error(output, relay_event_error(event));
 }
 
 static void put_event(struct relay_encoder *encoder, struct relay_output *output, const struct relay_event *event)
