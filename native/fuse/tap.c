@@ -51,6 +51,7 @@ static struct {
 	struct relay_tap_request request;
 	uint32_t offered, offered2; /* the kernel's flags in INIT */
 	uint32_t minor;             /* of FUSE protocol 7: first the kernel's, from the reply to INIT on that in use */
+	uint16_t pages;             /* the most of one request; 0: as libfuse says */
 } tap = {.session_fd = -1, .interrupt_fd = -1};
 
 /* The reply that tap_writev() is to change, unless it is one to READ (reading.c). */
@@ -177,6 +178,9 @@ static void extend_init(struct iovec *iov, int count)
 	tap.minor = out->minor < tap.minor ? out->minor : tap.minor;
 	/* Without this flag the kernel sends a GETXATTR before each WRITE, to find capabilities to be removed. */
 	out->flags |= tap.offered & FUSE_HANDLE_KILLPRIV_V2;
+	/* The kernel takes fs.fuse.max_pages_limit if that is less. WRITEs are limited by max_write, too. */
+	if (tap.pages && out->flags & FUSE_MAX_PAGES)
+		out->max_pages = tap.pages;
 	if (!(tap.offered2 & TAP_PASSTHROUGH_FLAG2) || !has_sys_admin())
 		return;
 	out->flags |= FUSE_INIT_EXT;
@@ -261,6 +265,11 @@ int relay_tap_interrupt_fd(void)
 unsigned relay_tap_protocol_minor(void)
 {
 	return tap.minor;
+}
+
+void relay_tap_allow_reads(size_t bytes)
+{
+	tap.pages = (uint16_t)(bytes / (size_t)sysconf(_SC_PAGESIZE));
 }
 
 int relay_tap_has_passthrough(void)

@@ -48,6 +48,9 @@ uint64_t relay_tap_terminal_next(void);
 /* The N of FUSE protocol 7.N, which the kernel and libfuse use. Valid after INIT. */
 unsigned relay_tap_protocol_minor(void);
 
+/* Have the kernel send READs of at most so many bytes, or of fewer if fs.fuse.max_pages_limit is less. Before INIT. */
+void relay_tap_allow_reads(size_t bytes);
+
 /* 1: the kernel can map files of the mount by mapping files of the store (FUSE passthrough). Valid after INIT. */
 int relay_tap_has_passthrough(void);
 /* Register a file of the store with the kernel as a backing file. Returns its id (> 0) or -errno. */

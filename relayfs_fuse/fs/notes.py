@@ -27,7 +27,7 @@ MEMORY_BYTES = 1 << 30
 # Bytes of its first page, of which native/fuse/handover.c has the first half and taking.py the second.
 PAGE_BYTES = 4096
 # Where records are copied that a read(2) is about to consume; the most that one read(2) gets.
-AREA_BYTES = 1 << 20
+AREA_BYTES = 4 << 20
 FIRST_BYTES = PAGE_BYTES + AREA_BYTES
 
 _HEAD = struct.Struct("@QQQQ")

@@ -29,6 +29,7 @@ from relayfs_fuse.fs.heartbeat import BEAT_S
 from relayfs_fuse.fs.kinds.channel import StoredChannel
 from relayfs_fuse.fs.kinds.damaged import DamagedChannel
 from relayfs_fuse.fs.nodes import ControlFile, CounterNamesFile, CountersFile, Directory, ErrorLogFile, TextFile
+from relayfs_fuse.fs.notes import AREA_BYTES
 from relayfs_fuse.fs.requests.announcements import Announcements
 from relayfs_fuse.fs.requests.files import Operations
 from relayfs_fuse.fs.requests.merging import Merging
@@ -135,6 +136,7 @@ class Server:
             signal.signal(signum, self._note_signal)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
         place, device = self._settings.mountpoint, self._settings.device
+        tap.allow_reads(AREA_BYTES)
         pyfuse3.init(self._operations, place if device is None else f"/dev/fd/{device}", self._settings.fuse_options)
         if tap.interrupt_fd() < 0:
             pyfuse3.close()

@@ -123,6 +123,8 @@ _lib.relay_tap_open_backed.restype = None
 _lib.relay_tap_open_backed.argtypes = (ctypes.c_uint64, ctypes.c_int)
 _lib.relay_tap_protocol_minor.restype = ctypes.c_uint
 _lib.relay_tap_protocol_minor.argtypes = ()
+_lib.relay_tap_allow_reads.restype = None
+_lib.relay_tap_allow_reads.argtypes = (ctypes.c_size_t,)
 _lib.relay_tap_backing_close.restype = None
 _lib.relay_handover_last_reply.restype = _Reply
 _lib.relay_handover_last_reply.argtypes = ()
@@ -398,6 +400,14 @@ def next_terminal() -> int:
 def protocol() -> str:
     """Return the version of the FUSE protocol that this mount uses."""
     return f"7.{_lib.relay_tap_protocol_minor()}"
+
+
+def allow_reads(most: int) -> None:
+    """Have the kernel make requests of up to so many bytes of long reads, as far as fs.fuse.max_pages_limit permits.
+
+    Before pyfuse3.init().
+    """
+    _lib.relay_tap_allow_reads(most)
 
 
 def has_passthrough() -> bool:

@@ -41,14 +41,16 @@ READABLE = select.POLLIN | select.POLLRDNORM
 WRITABLE = select.POLLOUT | select.POLLWRNORM
 GONE = select.POLLERR | select.POLLHUP
 
-# st_blksize, in bytes, for programs that read: the most that one FUSE request carries. Programs such as cat read and
-# write so much at a time. Writers get less, because a write must be shorter than a full request; see RECORD_MAX.
+# st_blksize, in bytes, for programs that read: the most that one FUSE request carries, unless fs.fuse.max_pages_limit
+# permits more (notes.AREA_BYTES). Programs such as cat read and write so much at a time. Writers get less, because a
+# write must be shorter than a full request; see RECORD_MAX.
 BLOCK_SIZE = 1 << 20
 WRITE_BLOCK_MAX = BLOCK_SIZE // 2
 # stdio writes st_blksize bytes at a time. If that is less than a line, the line silently becomes several records.
 WRITE_BLOCK_MIN = 4096
-# The kernel splits a read(2) or write(2) into requests of at most 256 pages. The first request of a long write has more
-# than 255 pages, so a write of at most 255 pages is certainly complete. A longer one may be a part of a record.
+# The kernel splits a write(2) into requests of at most 1 MiB, and of 256 pages or more but for the last. The first
+# request of a long write has more than 255 pages, so a write of at most 255 pages is certainly complete. A longer one
+# may be a part of a record.
 RECORD_MAX = BLOCK_SIZE - 4096
 # The largest st_size.
 SIZE_MAX = 2**63 - 1

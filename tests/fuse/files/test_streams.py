@@ -6,6 +6,7 @@ import os
 import select
 import subprocess
 import threading
+from pathlib import Path
 
 import pytest
 from mounts import DEADLINE_S, opened, shell
@@ -26,6 +27,12 @@ def append_lines(path, n):
 
 
 # --- reading and writing ---
+
+
+def pages_of_a_request() -> int:
+    """Return the most that the kernel lets a server ask for; before Linux 6.13 it is a constant."""
+    limit = Path("/proc/sys/fs/fuse/max_pages_limit")
+    return int(limit.read_text()) if limit.exists() else 256
 
 
 def test_one_write_is_one_record(mount, single):
@@ -115,7 +122,7 @@ def test_a_writev_of_more_pieces_than_one_request_carries_is_several_records_in_
     pieces = [b"%04d" % number for number in range(300)]
     assert os.writev(descriptor, pieces) == 1200
     os.close(descriptor)
-    assert mount.shown("log", "records") == "2"
+    assert mount.shown("log", "records") == ("2" if pages_of_a_request() < 300 else "1")
     assert single.read_bytes() == b"".join(pieces)
 
 
@@ -151,12 +158,13 @@ def test_large_reads_arrive_in_one_request(mount):
     record = os.urandom(MIB // 2)
     for _ in range(8):
         append(path, record)
+    size = min(4096 * pages_of_a_request(), 4 * MIB)
     descriptor = os.open(path, os.O_RDONLY)
     assert os.fstat(descriptor).st_blksize == MIB
-    buffer = mmap.mmap(-1, MIB)
-    assert os.readv(descriptor, [buffer]) == MIB
+    buffer = mmap.mmap(-1, size)
+    assert os.readv(descriptor, [buffer]) == size
     os.close(descriptor)
-    assert buffer[:] == record * 2
+    assert buffer[:] == record * (size // len(record))
     assert mount.shown("big", "reads") == "1"
 
 
