@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* What the C programs of the benchmarks share. Define _GNU_SOURCE before it. */
+/* What the C programs of the benchmarks share, and one in C++. Define _GNU_SOURCE before it. */
 #ifndef BENCH_H
 #define BENCH_H
 
@@ -13,7 +13,7 @@
 #include <string.h>
 #include <time.h>
 
-static inline _Noreturn void die(const char *what)
+static inline __attribute__((noreturn)) void die(const char *what)
 {
 	fprintf(stderr, "%s: %s: %s\n", program_invocation_short_name, what, strerror(errno));
 	exit(2);
@@ -37,13 +37,14 @@ static inline double now_ns(void)
 static inline void work_paced(void (*work)(void), double a_second, uint64_t n)
 {
 	const double start = clock_ns(CLOCK_MONOTONIC);
+	const struct timespec millisecond = {.tv_nsec = 1000000};
 	uint64_t i = 0;
 
 	while (i < n) {
 		const double due = a_second * (clock_ns(CLOCK_MONOTONIC) - start) / 1e9;
 		for (; i < n && (double)i < due; i++)
 			work();
-		nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+		nanosleep(&millisecond, NULL);
 	}
 }
 
@@ -79,7 +80,7 @@ static atomic_int sides_ready, sides_go;
 
 static inline void *run_side(void *argument)
 {
-	struct side *side = argument;
+	struct side *side = (struct side *)argument;
 	double start;
 
 	pin(side->cpu);

@@ -11,6 +11,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import NamedTuple
 
 from support import Limit, Mount, Samples, asked, compiled, judge, mounted
 
@@ -29,6 +30,17 @@ LIMITS = [
 ]
 
 
+class Flowed(NamedTuple):
+    """A line that the programs print which include bench_flow.h."""
+
+    name: str
+    value: str
+    records: str
+    lost: str
+    wakeups: str
+    line_ns: str
+
+
 def measure(program: Path, mount: Mount, rounds: int, cpus: list[int]) -> Samples:
     """Alternate, so that what disturbs the machine disturbs all alike."""
     command: list[str | Path] = [program, str(SECONDS), str(cpus[0]), str(cpus[1])]
@@ -37,10 +49,10 @@ def measure(program: Path, mount: Mount, rounds: int, cpus: list[int]) -> Sample
     for _ in range(rounds):
         done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
         for line in done.stdout.splitlines():
-            name, value, records, wakeups = line.split()
-            samples.add(name, float(value), records=int(records))
-            if "sleeps" in name:
-                samples.add(f"{name}-wakeups", float(wakeups))
+            flowed = Flowed(*line.split())
+            samples.add(flowed.name, float(flowed.value), records=int(flowed.records), lost=int(flowed.lost))
+            if "sleeps" in flowed.name:
+                samples.add(f"{flowed.name}-wakeups", float(flowed.wakeups))
     return samples
 
 
