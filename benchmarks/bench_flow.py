@@ -3,8 +3,8 @@
     ./dev bench flow [ROUNDS]
 
 One buffer of 2 MiB, records of 64 and 4096 bytes; a reader that spins, and one that sleeps when it finds nothing.
-Megabytes a second, and wake-ups a second: system calls that the writer makes for the reader. The status is 1 if a
-promised ratio is missed twice.
+Megabytes a second, of the best 2 ms in which neither process was interrupted, and wake-ups a second: system calls that
+the writer makes for the reader. The status is 1 if a promised ratio is missed twice.
 """
 
 import os

@@ -41,7 +41,7 @@ template <size_t N> static uint64_t write_spsc(const struct flow *flow)
 	return write_for(flow, push_one<N>, shared);
 }
 
-template <size_t N> static uint64_t read_spsc(const struct flow *flow)
+template <size_t N> static uint64_t read_spsc(const struct flow *)
 {
 	auto *queue = static_cast<spsc<N> *>(shared);
 	uint64_t bytes = 0;
@@ -51,7 +51,7 @@ template <size_t N> static uint64_t read_spsc(const struct flow *flow)
 	};
 	/* Whether it has ended is asked before: what was written until then is read. */
 	for (bool ended = false; !ended;) {
-		ended = flow->found->ended;
+		ended = found->ended;
 		while (queue->consume_all(take))
 			;
 	}

@@ -13,7 +13,7 @@
 
 #include <bpf/libbpf.h>
 
-enum { RING_BYTES = 2 << 20, REPEATED = 10000 };
+enum { RING_BYTES = 2 << 20, REPEATED = 500 };
 
 static int ring_map, source_map, program;
 
@@ -55,12 +55,13 @@ static int take(void *context, void *data, size_t length)
 
 static uint64_t read_kernel(const struct flow *flow)
 {
+	(void)flow;
 	struct ring_buffer *ring = ring_buffer__new(ring_map, take, NULL, NULL);
 	if (!ring)
 		die("ring_buffer__new");
 	/* Whether it has ended is asked before: what was written until then is read. */
 	for (bool ended = false; !ended;) {
-		ended = flow->found->ended;
+		ended = found->ended;
 		while (ring_buffer__poll(ring, 10) > 0)
 			;
 	}
@@ -73,7 +74,7 @@ static uint64_t write_kernel(const struct flow *flow)
 	static char packet[64];
 	const double end = clock_ns(CLOCK_MONOTONIC) + flow->seconds * 1e9;
 	uint64_t records = 0;
-	flow->found->began = clock_ns(CLOCK_MONOTONIC);
+	found->began = clock_ns(CLOCK_MONOTONIC);
 	for (; clock_ns(CLOCK_MONOTONIC) < end; records += REPEATED) {
 		union bpf_attr attr = {.test = {.prog_fd = (uint32_t)program,
 		                                .data_in = (uintptr_t)packet,
@@ -81,6 +82,7 @@ static uint64_t write_kernel(const struct flow *flow)
 		                                .repeat = REPEATED}};
 		if (bpf(BPF_PROG_TEST_RUN, &attr) != 0)
 			die("BPF_PROG_TEST_RUN");
+		note_progress(&found->writer, (records + REPEATED) * flow->length);
 	}
 	return records;
 }
