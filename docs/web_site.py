@@ -28,7 +28,13 @@ SECTIONS = {
         "mount/man/*",
         "examples/README.md",
     ],
-    "Explanation": ["docs/explanation/*.md", "docs/design.md", "docs/access.md", "docs/conformance.md"],
+    "Explanation": [
+        "docs/explanation/*.md",
+        "docs/benchmarks.md",
+        "docs/design.md",
+        "docs/access.md",
+        "docs/conformance.md",
+    ],
     "Development": ["CONTRIBUTING.md", "CHANGELOG.md", "benchmarks/README.md"],
 }
 COPIED = {".md", ".png", ".svg"}

@@ -9,14 +9,15 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-BENCHMARKS = ROOT / "benchmarks"
+BENCHMARKS, PICTURES = ROOT / "benchmarks", ROOT / "docs/pictures"
 
 
 @pytest.fixture(autouse=True)
 def importable(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Import from benchmarks/, and forget it: support.py is not the name of one module only."""
+    """Import from benchmarks/ and docs/, and forget it: support.py is not the name of one module only."""
     before = set(sys.modules)
     monkeypatch.syspath_prepend(BENCHMARKS)
+    monkeypatch.syspath_prepend(ROOT / "docs")
     yield
     for name in set(sys.modules) - before:
         if name == "support" or name.startswith("bench"):
@@ -54,3 +55,13 @@ def test_peers_that_are_not_installed_are_noticed() -> None:
     assert not Peer("", (), library="relayfs-none").is_there()
     assert Peer("", (), header="vector").is_there()
     assert not Peer("", (), header="relayfs/none.hpp").is_there()
+
+
+def test_the_picture_of_the_peers_shows_all_of_them_as_they_were_measured() -> None:
+    from bench_peers import LENGTHS, PEERS  # noqa: PLC0415
+    from benchmarks_plot import COSTS, FLOWS, draw, read  # noqa: PLC0415
+
+    assert FLOWS.keys() == {name for peer in PEERS for name in peer.names}
+    measured = read(PICTURES / "benchmarks.csv")
+    assert measured.keys() == COSTS.keys() | {f"{name}-{length}" for name in FLOWS for length in LENGTHS}
+    assert (PICTURES / "benchmarks.svg").read_text() == draw(measured)
