@@ -230,11 +230,12 @@ def _map_file(path: str) -> tuple[Kind[Any], native.ChannelMemory, Any]:
 
 def _map_any(path: str) -> tuple[Kind[Any], native.ChannelMemory]:
     """Map a mem file with the first Kind that recognizes it; OSError."""
-    for kind in KINDS.values():
+    *others, last = KINDS.values()
+    for kind in others:
         try:
             return kind, kind.memory(path)
         except OSError as error:
-            failure = error
+            # Kept in a variable, the error would keep this frame and its callers', and so what they have mapped.
             if error.errno != errno.EBADMSG:
-                break
-    raise failure
+                raise
+    return last, last.memory(path)
