@@ -150,10 +150,11 @@ class Mount:
 
     @property
     def server(self) -> int:
-        """The process that serves; `process` is its supervisor."""
+        """The process that serves, once there is one; `process` is its supervisor."""
         assert self.process is not None
-        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
-        return int(children[-1])
+        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children")
+        wait_until(children.read_text, "there is a server")
+        return int(children.read_text().split()[-1])
 
     def kill_server(self) -> int:
         """Let the process die that serves, without a chance to do anything; return what process that was."""

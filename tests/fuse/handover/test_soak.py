@@ -37,7 +37,6 @@ PAUSE_S = 0.02  # of each program, between two steps
 # Of stat(2) for a sample, if they take no longer than this; and of samples in a third, however busy the machine is.
 N_STATS, STATS_S, LEAST_SAMPLES = 200, 0.5, 4
 PIECE = 64 << 10  # of what is read to begin with
-SLOWER = 3.0  # so much longer may stat(2) take, compared with the idle mount
 DIED = "WARNING: the server before, process .* has died"
 
 
@@ -282,7 +281,8 @@ def write_csv(samples: list[Sample], path: Path) -> None:
 def check_flat(samples: list[Sample], others: list[Sample]) -> None:
     """Compare what is taken later with what was taken before.
 
-    Times are those of whatever else the machine does, and so is their ratio to others, in a short time.
+    Times are those of whatever else the machine does, and so is stat_ratio: where there is less CPU time, requests of a
+    mount that is busy wait longer than those of an idle one.
     """
     before, after = (
         {field.name: statistics.median(getattr(sample, field.name) for sample in some) for field in fields(Sample)}
@@ -293,8 +293,6 @@ def check_flat(samples: list[Sample], others: list[Sample]) -> None:
         ("server_descriptors", 8), ("notes_kb", 256), ("store_kb", 1024),
     ):  # fmt: skip
         assert after[name] <= before[name] + grows, (name, before, after)
-    if is_long():
-        assert after["stat_ratio"] <= SLOWER * before["stat_ratio"], (before, after)
 
 
 @pytest.mark.stress
