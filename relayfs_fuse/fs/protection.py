@@ -1,4 +1,4 @@
-"""Making files of the store immutable, so that other users who map them for writing cannot free their pages.
+"""Deleting files of the store, and making them immutable: other users who map them for writing cannot free their pages.
 
 native/src/base/immutable.c explains the attribute. It is set before the first other user can open the file through the
 mount. It stays until the file is deleted or the server ends, because programs keep their mappings.
@@ -7,17 +7,23 @@ mount. It stays until the file is deleted or the server ends, because programs k
 from __future__ import annotations
 
 import errno
+import glob
 import logging
 import os
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from relayfs_fuse import native
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
+
+    from relayfs_fuse.fs.kinds.base import Stored
 
 log = logging.getLogger(__name__)
+
+# What the hidden names of removed channels begin with.
+REMOVED = ".removed-"
 
 # The errors if the kernel or the server's privileges do not suffice; relayfs(5) says what that means for users.
 _REFUSALS = (errno.ENOTTY, errno.EOPNOTSUPP, errno.ENOSYS, errno.EPERM, errno.EINVAL)
@@ -71,6 +77,34 @@ def delete(path: str) -> None:
                 native.file_unlink(os.path.join(directory, name))
         with suppress(FileNotFoundError):
             os.rmdir(directory)
+
+
+def removed_in(store: str) -> list[str]:
+    """Return the directories of removed channels in a store that are not deleted yet."""
+    return glob.glob(f"{glob.escape(store)}/{REMOVED}*")
+
+
+def delete_removed(store: str) -> None:
+    """Delete these directories."""
+    for directory in removed_in(store):
+        delete(directory)
+
+
+def delete_when_closed(directory: str, buffers: Sequence[Stored[Any]]) -> None:
+    """Delete the directory of a removed channel when no file of it is open; blocks."""
+    if not any(stored.n_users for stored in buffers):
+        delete(directory)
+        return
+    left = len(buffers)
+
+    def closed() -> None:
+        nonlocal left
+        left -= 1
+        if not left:
+            delete(directory)
+
+    for stored in buffers:
+        stored.closed += (closed,)
 
 
 def _files_of(store: str) -> Iterator[str]:

@@ -14,7 +14,7 @@
     STORE/.early/                 events for traces that do not exist yet (fs/early.py)
     STORE/.crashed/               cards of traced processes that have died (fs/traces/cards.py)
     STORE/.snapshots/             snapshots of traces (fs/traces/snapshots.py)
-    STORE/.removed-*              a directory that a server is deleting, or was when it died
+    STORE/.removed-*              a directory that a server is deleting, once no file in it is open, or was when it died
 
 A channel whose files cannot be used is a DamagedChannel.
 
@@ -50,7 +50,7 @@ from relayfs_fuse.fs.kinds.mapped import mapped
 from relayfs_fuse.fs.kinds.unmapper import unmapper
 from relayfs_fuse.fs.ledger import Charge, Ledger, Limits, memory_available
 from relayfs_fuse.fs.own_path import stranger_above
-from relayfs_fuse.fs.protection import Protection, delete
+from relayfs_fuse.fs.protection import REMOVED, Protection, delete, delete_removed, delete_when_closed
 from relayfs_fuse.fs.store_lock import LOCK_NAME, SOCKET_NAME, StoreLock
 from relayfs_fuse.fs.survey import Survey
 from relayfs_fuse.native.tables import PERMS
@@ -138,7 +138,8 @@ class Store:
             self.protection.lift_all(self.directory)
 
     def close(self) -> None:
-        """Lift the protection of all files, and release the lock."""
+        """Delete what is removed, lift the protection of all files, and release the lock."""
+        delete_removed(self.directory)
         self.protection.lift_all(self.directory)
         self.lock.close()
 
@@ -278,8 +279,8 @@ class Store:
         return channel
 
     def remove(self, channel: StoredChannel | DamagedChannel) -> None:
-        """Delete the files of a channel; blocks. The memory is freed when no program has it open or mapped."""
-        delete(self.hide(channel.path))
+        """Delete the files of a channel, once none is open; blocks. Programs that have mapped them keep the memory."""
+        delete_when_closed(self.hide(channel.path), channel.buffers)
         channel.removed = True
         channel.buffers = ()  # open files refer to their buffers themselves
 
@@ -403,15 +404,13 @@ class Store:
         """Delete a file with a hidden name that a dead server or program has left half made, or half removed."""
         ours = {LOCK_NAME, SOCKET_NAME, ROOT_NAME, COUNTERS_NAME, TRACES_NAME, LOST_NAME, EARLY_NAME}
         ours |= {CRASHED_NAME, SNAPSHOTS_NAME}
-        if not (path == "" and (entry.name in ours or entry.name.startswith(f"{LOST_NAME}-"))):
+        others = (f"{LOST_NAME}-", REMOVED) if self._goes_on else f"{LOST_NAME}-"
+        if not (path == "" and (entry.name in ours or entry.name.startswith(others))):
             delete(entry.path)
 
     def hide(self, path: str) -> str:
-        """Rename a directory that is to be deleted to .removed-*, and return its path.
-
-        If this server dies before it has deleted it, the next one does so.
-        """
-        hidden = os.path.join(self.directory, f".removed-{os.getpid()}-{time.monotonic_ns()}")
+        """Rename a directory that is to be deleted, if need be by the next server, to .removed-*; return its path."""
+        hidden = os.path.join(self.directory, f"{REMOVED}{os.getpid()}-{time.monotonic_ns()}")
         os.rename(self.locate(path), hidden)
         return hidden
 

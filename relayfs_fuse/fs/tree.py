@@ -177,6 +177,12 @@ class Tree:
         node.removed = True
         self._number(node)
 
+    def attach_removed(self, node: Node, inode: int) -> None:
+        """Give a node that was removed, and that a program has open, the number by which the kernel knows it."""
+        node.removed = True
+        node.inode, node.lookups = inode, 1
+        self._inodes[inode] = node
+
     def detach(self, node: Node) -> None:
         """Remove a node, with all that is in it, from its directory."""
         directory, _, name = node.path.rpartition("/")

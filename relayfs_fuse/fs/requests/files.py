@@ -93,7 +93,7 @@ class Operations(NameOperations):
             streams, merging, commands, counters, tracing, errors, notes, self._journal, self._naming, self._implicit,
             self.loaded,
         )  # fmt: skip
-        self._files = OpenFiles(notes, tree, self._budget)
+        self._files = OpenFiles(notes, store, tree, self._budget)
         tap.answer_lookups(Lookups(store, tree).answer)
 
     # ---------------------------------------------------------------- attributes

@@ -18,12 +18,13 @@ from typing import TYPE_CHECKING, Any
 
 from relayfs_fuse.errors import failure
 from relayfs_fuse.fs import tap
-from relayfs_fuse.fs.channel_files import HoldFile
-from relayfs_fuse.fs.kinds.handles import GoneHandle, StoredHandle
+from relayfs_fuse.fs.channel_files import BufferFile, HoldFile
+from relayfs_fuse.fs.kinds.handles import GoneHandle, MemHandle, StoredHandle, TextHandle
 from relayfs_fuse.fs.kinds.records import Returned, returned_records
-from relayfs_fuse.fs.nodes import Directory
+from relayfs_fuse.fs.nodes import Directory, TextFile
 from relayfs_fuse.fs.notes import KEPT, OPEN_FILE, PLACE, RECORD, RETURNED, TEXT
 from relayfs_fuse.fs.opener import Opener, Opening
+from relayfs_fuse.fs.removed import RemovedChannels
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from relayfs_fuse.fs.notes import Notes
     from relayfs_fuse.fs.requests.acts import Acts
     from relayfs_fuse.fs.requests.budget import Budget
+    from relayfs_fuse.fs.store import Store
     from relayfs_fuse.fs.tree import Tree
 
 log = logging.getLogger(__name__)
@@ -59,8 +61,12 @@ class _OpenFile:
 class OpenFiles:
     """The open files."""
 
-    def __init__(self, notes: Notes, tree: Tree, budget: Budget) -> None:
+    # While files are opened again.
+    _removed: RemovedChannels
+
+    def __init__(self, notes: Notes, store: Store, tree: Tree, budget: Budget) -> None:
         self._notes = notes
+        self._store = store
         self._tree = tree
         self._budget = budget
         self._files: dict[int, _OpenFile] = {}
@@ -93,6 +99,9 @@ class OpenFiles:
         if opening.has_opener:
             opener = opening.opener
             about["opener"] = [opener.uid, opener.gid, opener.groups, opener.pid, opener.vpid]
+        if isinstance(node, BufferFile):
+            about["buffer"], about["channel"] = node.stored.inode, node.stored.channel.path
+        about["text"] = type(handle) is TextHandle
         if isinstance(node, HoldFile) and node.parent is not None:
             about["in"] = [node.parent.inode, node.name]
         file = _OpenFile(handle, about, handle.state())
@@ -135,6 +144,7 @@ class OpenFiles:
         unlisted: returns the node of a name in a directory that readdir(2) does not list
         """
         polled = []
+        self._removed = RemovedChannels(self._store, self._tree)
         notes = [(number, json.loads(data)) for number, data in self._notes.all(OPEN_FILE)]
         # A HoldFile is there only once the memory file is open that it holds.
         for number, (about, before, unique, after) in sorted(notes, key=lambda note: ("in" in note[1][0], note[0])):
@@ -146,6 +156,7 @@ class OpenFiles:
             self._files[number] = _OpenFile(handle, about, state)
             if "poll" in about:
                 polled.append(about["poll"])
+        self._removed.finish()
         self._returned = returned_records(self._notes)
         for stored in self._stored():
             self._give_back(stored)
@@ -163,6 +174,15 @@ class OpenFiles:
         if stored is not None and stored.n_consumed() < end:
             _when_ended(partial(stored.buffer.consume_to, end))
         tap.end_reply()
+
+    def _hold(self, name: str, inode: int) -> Node | None:
+        """Return a HoldFile of a channel that was removed; None: the memory file is not open."""
+        for file in self._files.values():
+            if isinstance(file.handle, MemHandle) and name.endswith(f".{file.handle.token:016x}"):
+                node = HoldFile(name, file.handle)
+                self._tree.attach_removed(node, inode)
+                return node
+        return None
 
     def note_loaded(self) -> None:
         """Drop what was returned to buffers that no channel has: all are loaded."""
@@ -204,7 +224,14 @@ class OpenFiles:
             if "in" in about:
                 parent, name = about["in"]
                 directory = self._tree.node(parent)
-                node = unlisted(directory, name) if isinstance(directory, Directory) else None
+                node = (
+                    unlisted(directory, name) if isinstance(directory, Directory) else self._hold(name, about["node"])
+                )
+            elif node is None and "buffer" in about:
+                node = self._removed.node(about)
+            elif node is None and about["text"]:
+                node = TextFile("", bytes)
+                self._tree.attach_removed(node, about["node"])
             if node is not None:
                 self._budget.hold(number, 0, about["user"][0])
                 handle = node.open(opening)

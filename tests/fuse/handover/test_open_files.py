@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -324,6 +325,41 @@ def test_who_reads_what_is_merged_goes_on_if_that_was_consumed(
         # Of the first file those are gone that were consumed before they were merged.
         expected = [n for n in range(100) if n < n_given or n % 2 or n >= 2 * (n_consumed // 2)] + [100]
         assert numbered(face, got) == expected
+
+
+@pytest.mark.parametrize("options", ["subbuf_size=64K n_subbufs=4", "read=wait", "type=ring size=64K", "times=mono"])
+def test_files_of_a_removed_channel_go_on(mount: Mount, kill: Callable[[], None], options: str) -> None:
+    path = mount.create("log", f"buffers=single {options}")
+    shown = mount.path / ".channels/log"
+    for n in range(4):
+        append(path, lines(1, n))
+    with ExitStack() as stack:
+        reader, writer, text, memory = (stack.enter_context(opened(file, flags)) for file, flags in (
+            (path, os.O_RDONLY | os.O_NONBLOCK), (path, os.O_WRONLY), (shown / "buffer0/records", os.O_RDONLY),
+            (shown / "mem0", os.O_RDWR),
+        ))  # fmt: skip
+        assert os.read(reader, LINE_BYTES) == lines(1)
+        mount.command("remove log")
+
+        def seen() -> list[object]:
+            """Return what is seen of the files, but for what is read."""
+            poll = select.poll()
+            poll.register(reader)
+            found: list[object] = [os.fstat(one)[:7] for one in (reader, text, memory)]
+            try:
+                found.append(os.write(writer, lines(1)))
+            except OSError as error:
+                found.append(error.errno)
+            return [*found, poll.poll(0), os.pread(memory, 64, 0)]
+
+        before = seen()
+        kill()
+        assert seen() == before
+        assert os.read(reader, LINE_BYTES) == lines(1, 1)
+        kill()
+        rest = b"".join(iter(lambda: os.read(reader, 4096), b""))
+        assert rest == lines(2, 2)
+    wait_until(lambda: not [*mount.store.glob(".removed-*")], "its files are deleted")
 
 
 def test_the_error_log_stays(mount: Mount, kill: Callable[[], None]) -> None:
