@@ -76,7 +76,7 @@ class Process:
         self._described_refused: dict[str, int] = {}
         self.losses: defaultdict[int, losses.Intervals] = defaultdict(losses.Intervals)
         self._others: dict[int, dict[str, int]] = {}
-        self._n_described_lost = 0
+        self._n_lost = self._n_described_lost = 0
         self._described_losses: list[str] = []
         self._described_objects: list[str] = []
         # All files must be of one directory: it may be removed meanwhile, and another one made under its name.
@@ -225,16 +225,21 @@ class Process:
         for cpu, consumer in self.buffers.items():
             asked_ns = time.time_ns()
             stats = consumer.buffer.stats()
-            others = self._others.get(cpu, {})
-            lost[cpu] = stats.lost_records + sum(others.values())
-            if stats.lost_records > native_trace.LOST_MAX:
+            lost[cpu] = stats.lost_records
+            if lost[cpu] > native_trace.LOST_MAX:
                 raise ValueError(f"cpu{cpu}: {lost[cpu]} events are said to be lost")
-            counts: dict[str, tuple[int, int | None]] = {cause: (n, None) for cause, n in others.items()}
-            self.losses[cpu].look(losses.counts_of("relay", stats) | counts, asked_ns)
+            others: dict[str, tuple[int, int | None]] = {
+                cause: (n, None) for cause, n in self._others.get(cpu, {}).items()
+            }
+            self.losses[cpu].look(losses.counts_of("relay", stats) | others, asked_ns)
+        self._n_lost = sum(lost.values())
         return lost
 
     def note_lost(self, cpu: int, cause: str, n: int) -> None:
-        """Note how many events are lost that the buffer does not count, such as those that were not valid, in total."""
+        """Note how many events are lost that the buffer does not count, such as those that were not valid, in total.
+
+        lost() notes when, and does not return them.
+        """
         self._others.setdefault(cpu, {})[cause] = n
 
     def begin_losses(self, told: Mapping[str, Iterable[losses.Interval]], looked_ns: int = 0) -> None:
@@ -270,7 +275,7 @@ class Process:
             return True
         if sum(unbuffered) > (1 if at_end else 10) * sum(self._unbuffered):
             return True
-        if self._n_lost() > 10 * self._n_described_lost:
+        if self._n_lost > 10 * self._n_described_lost:
             return True
         if at_end and (
             self._refused() != self._described_refused
@@ -280,9 +285,6 @@ class Process:
             return True
         return self.origin.is_measured and clocks.mono_ns - self.origin.mono > 2 * self._baseline
 
-    def _n_lost(self) -> int:
-        return sum(one.n_records for intervals in self.losses.values() for one in intervals.kept)
-
     def metadata(self, clocks: Clocks, unbuffered: Unbuffered, of_trace: losses.Intervals | None = None) -> bytes:
         """Return the present metadata; of_trace: see has_new_metadata()."""
         self.read_declarations()
@@ -290,7 +292,7 @@ class Process:
         self._baseline = clocks.mono_ns - self.origin.mono
         self._unbuffered = unbuffered
         self._described_refused = self._refused()
-        self._n_described_lost = self._n_lost()
+        self._n_described_lost = self._n_lost
         self._described_losses = self._losses_to_tell(of_trace)
         self._described_objects = self.loaded_objects()
         told = {"loss": self._described_losses, "object": self._described_objects}

@@ -101,7 +101,7 @@ class Recording:
 
     def _lost(self) -> dict[int, int]:
         with errors_mean_damage():
-            return self.process.lost()
+            return {cpu: n + self._n_quarantined.get(cpu, 0) for cpu, n in self.process.lost().items()}
 
     def update(self, at_end: bool = False) -> None:
         """Write the metadata, if it has changed."""
@@ -326,23 +326,26 @@ class Recording:
                 return None
         self.update(at_end=True)
         self.check()
+        unread = list(self._unread_events(closed, is_dead))
+        for cpu, n, _ in unread:
+            if cpu in closed:
+                self.process.note_lost(cpu, "removed", n)
         lost = self._lost()
+        # Before anything is counted in the summary, because the output may be full, and this is called again.
+        self.update(at_end=True)
         for cpu, n in lost.items():
             last = self.output.last(cpu)
             if last:
                 summary.lost += max(0, n - last.events_discarded)
         said = []
-        for cpu, n, why in self._unread_events(closed, is_dead):
+        for cpu, n, why in unread:
             if cpu in closed:
                 lost[cpu] += n
                 summary.lost += n
-                self.process.note_lost(cpu, "removed", n)
                 said.append(f"{n} events in cpu{cpu} are lost: {why}")
             else:
                 summary.unwritten += n
                 said.append(f"{n} events in cpu{cpu} are not recorded, and are left there: {why}")
-        self._lost()
-        self.update(at_end=True)
         self.output.close(lost)
         return said
 
