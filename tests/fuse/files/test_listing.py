@@ -56,6 +56,7 @@ def test_a_size_is_that_of_now_of_a_file_that_was_just_looked_up(listed: Path, m
     for n in range(N_WRITES):
         before = os.stat(file).st_size
         with opened(file) as descriptor:
+            os.stat(file)
             buffer.write(RECORD)
             sizes = {os.fstat(descriptor).st_size, os.lseek(descriptor, 0, os.SEEK_END), os.stat(file).st_size}
             assert (before, sizes) == (n * len(RECORD), {before + len(RECORD)})
