@@ -19,6 +19,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <time.h>
+#include <unistd.h>
 
 enum { RECORD_BYTES = 4096 };
 
