@@ -18,8 +18,8 @@ from relayfs_fuse.cli.record_counters import EVERY_S
 from relayfs_fuse.cli.spans import Age
 from relayfs_fuse.errors import RelayError
 from relayfs_fuse.reading.source import find_root
+from relayfs_fuse.record.atomic import write_atomically
 from relayfs_fuse.record.counters import LOST
-from relayfs_fuse.record.output import write_atomically
 from relayfs_fuse.record.report import Progress, size
 
 if TYPE_CHECKING:

@@ -19,8 +19,8 @@ from relayfs_fuse.explain import mounts_of
 from relayfs_fuse.native.tables import RING_OPTIONS, TYPES
 from relayfs_fuse.native.trace import boot_id
 from relayfs_fuse.reading.source import Source, find_root, find_store
+from relayfs_fuse.record.atomic import write_atomically
 from relayfs_fuse.record.full import touched
-from relayfs_fuse.record.output import write_atomically
 from relayfs_fuse.record.rings import form_of
 
 if TYPE_CHECKING:

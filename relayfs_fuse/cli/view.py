@@ -89,7 +89,7 @@ def view(  # noqa: PLR0913, PLR0917  # an option each
     """
     check_stdout()
     is_directory = are_recordings_all(names, mount, store)
-    what = ", ".join(names) or None
+    what = ", ".join(names) if names else None
     if is_directory and follow:
         raise click.UsageError(f"{what} is a directory, so a recording; for the trace of that name add --mount MNT")
     if what is None and not patterns:

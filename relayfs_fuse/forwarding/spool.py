@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from relayfs_fuse.forwarding.names import MARK
 from relayfs_fuse.forwarding.recording import Recording
-from relayfs_fuse.record.output import write_atomically
+from relayfs_fuse.record.atomic import write_atomically
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

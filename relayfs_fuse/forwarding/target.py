@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 from relayfs_fuse.errors import RelayError
 from relayfs_fuse.forwarding.names import MARK, METADATA, UNIT_BYTES, Kind, MessageError, Place
 from relayfs_fuse.forwarding.written import AppendedFile, EarlierMissingError, PacketsFile, Part, WholeFile
-from relayfs_fuse.record.output import write_atomically
+from relayfs_fuse.record.atomic import write_atomically
 from relayfs_fuse.record.stream import OpenFiles
 
 if TYPE_CHECKING:

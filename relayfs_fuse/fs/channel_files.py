@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from relayfs_fuse import native
 from relayfs_fuse.errors import failure
-from relayfs_fuse.fs import tap
+from relayfs_fuse.fs import at_once
 from relayfs_fuse.fs.attributes import Attributes
 from relayfs_fuse.fs.items import Blocks, JsonLines, Lines
 from relayfs_fuse.fs.kinds.base import BLOCK_SIZE
@@ -131,7 +131,7 @@ class RelayFile(BufferFile):
     _lookups = 0
 
     def __init__(self, name: str, stored: Stored[Any]) -> None:
-        self.known: tap.KnownFile | None = None
+        self.known: at_once.KnownFile | None = None
         super().__init__(name, stored)
         self.identity = stored.channel.inode
         self.family = os.path.basename(stored.channel.path), stored.index + 1

@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING
 
 from relayfs_fuse import native
 from relayfs_fuse.errors import CommandError, failure
-from relayfs_fuse.fs import tap
+from relayfs_fuse.fs import at_once
 from relayfs_fuse.native.tables import LEVEL, PERMS, STATISTICS, Statistic
 from relayfs_fuse.tracefiles.losses import counts_of
 
@@ -335,7 +335,7 @@ class Counters:
     def _showing(self, channels: Mapping[str, StoredChannel], paths: Iterable[str]) -> Iterator[None]:
         self._compare(channels)
         for name, value in vars(self.requests).items():
-            answered = tap.answers() if name == "requests" else 0
+            answered = at_once.answers() if name == "requests" else 0
             self._set("", name, self._handle.n_blocks - 1, value + answered)
         for path in list(paths):
             channel = channels.get(path)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import trio
 
 # Before pyfuse3: tap.py says why.
-from relayfs_fuse.fs import tap  # isort: skip
+from relayfs_fuse.fs import at_once, tap  # isort: skip
 import pyfuse3
 
 from relayfs_fuse import native
@@ -175,7 +175,7 @@ class Server:
             self._store.close()
 
     async def _main(self) -> None:
-        tap.turn_for_tasks()
+        at_once.turn_for_tasks(lambda: trio.lowlevel.current_statistics().tasks_runnable > 0)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._end_on_signals, nursery.cancel_scope)
             nursery.start_soon(self._end_when_replaced, nursery.cancel_scope)

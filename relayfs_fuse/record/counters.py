@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 
 from relayfs_fuse.native import KINDS
 from relayfs_fuse.native.library import Closing
+from relayfs_fuse.record.atomic import write_atomically
 from relayfs_fuse.record.full import OutputFullError, temporary_errors_mean_full
-from relayfs_fuse.record.output import write_atomically
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -21,6 +21,7 @@ from relayfs_fuse.errors import RelayError
 from relayfs_fuse.native.trace import STATE_CPU
 from relayfs_fuse.reading.damage import DamagedError
 from relayfs_fuse.reading.packet import HEAD_BYTES, Packet
+from relayfs_fuse.record.atomic import NEW, write_atomically
 from relayfs_fuse.record.full import OutputFullError, temporary_errors_mean_full, touched
 from relayfs_fuse.record.stream import OpenFiles, StreamFile, beginning_after
 from relayfs_fuse.tracefiles import clock_pairs, ctf, thread_names
@@ -40,7 +41,6 @@ _NUMBER = re.compile(r"\d{4,}", re.ASCII)
 _LOST = ".lost_before_cpu"
 # With a packet, so many bytes of other headers may be written, as a file may begin with it.
 _HEADS_BYTES = 3 * HEAD_BYTES
-_NEW = ".new-"  # a name's beginning until the file is complete
 
 
 class ProcessOutput(Protocol):
@@ -145,7 +145,7 @@ class DirectoryOutput:
             with open(mark, encoding="utf-8") as file:
                 there = file.read().strip()
         except FileNotFoundError:
-            if any(not name.startswith(_NEW) for name in os.listdir(self.path)):
+            if any(not name.startswith(NEW) for name in os.listdir(self.path)):
                 why = "is not empty, and no recording of relayctl; -o needs a new or empty directory"
                 raise RelayError(f"{self.path} {why}") from None
             write_atomically(mark, f"{origin}\n".encode())
@@ -487,23 +487,3 @@ def _subtract_lost(packets: list[Packet], before: int) -> list[Packet]:
         return packets
     heads = [packet.head._replace(events_discarded=packet.head.events_discarded - before) for packet in packets]
     return [Packet(head, packet.body) for head, packet in zip(heads, packets, strict=True)]
-
-
-def write_atomically(path: str, data: bytes, *, is_durable: bool = False) -> None:
-    """Write a file so that it appears or changes as a whole. OSError: it is unchanged.
-
-    is_durable: the disk holds the data before the name stands for it
-    """
-    directory, name = os.path.split(path)
-    hidden = os.path.join(directory, f"{_NEW}{name.removeprefix('.')}")
-    try:
-        with open(hidden, "wb") as file:
-            file.write(data)
-            if is_durable:
-                file.flush()
-                os.fsync(file.fileno())
-        os.rename(hidden, path)
-    except OSError:
-        with suppress(FileNotFoundError):
-            os.unlink(hidden)
-        raise

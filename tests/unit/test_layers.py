@@ -21,7 +21,7 @@ PYTHON_LAYERS = [
     {"channel", "channel_reader", "counters", "handler", "reader", "ring", "shown", "trace"},
     {""},  # the package itself: it names the API
     {"tracefiles", "fs.mounts", "fs.tap", "fs.notes"},
-    {"fs.taking"},
+    {"fs.taking", "fs.at_once"},
     {"reading"},
     {"fs.kinds", "fs.commands"},
     {"fs"},

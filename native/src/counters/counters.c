@@ -106,6 +106,17 @@ static int map(struct relay_counters *counters, const char *path)
 	return err;
 }
 
+/* Load what there is; complete first a change during which its writer has died, if this process may. */
+static int load(struct relay_counters *counters)
+{
+	const struct relay_perf_header *header = counters->header;
+	/* Relaxed: relay_counters_repair() looks again under the lock, which it waits for if a change is under way. */
+	bool is_changed =
+	    __atomic_load_n(&header->gen1, __ATOMIC_RELAXED) != __atomic_load_n(&header->gen2, __ATOMIC_RELAXED);
+	int err = is_changed && counters->direct ? relay_counters_repair(counters) : 0;
+	return err ? err : relay_counters_refresh(counters);
+}
+
 struct relay_counters *relay_counters_open(const char *path)
 {
 	struct relay_counters *counters = calloc(1, sizeof(*counters));
@@ -118,7 +129,7 @@ struct relay_counters *relay_counters_open(const char *path)
 		counters->fast.n_chunks[RELAY_INLINE_VERSION] = counters->chunks_max;
 		counters->fast.at = calloc(counters->chunks_max, sizeof(*counters->fast.at));
 		counters->all = calloc(counters->chunks_max, sizeof(*counters->all));
-		err = counters->fast.at && counters->all ? relay_counters_refresh(counters) : -ENOMEM;
+		err = counters->fast.at && counters->all ? load(counters) : -ENOMEM;
 	}
 	if (err >= 0)
 		return counters;

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, TypeVar
 
 from relayfs_fuse import native
 from relayfs_fuse.errors import failure
-from relayfs_fuse.fs import tap
+from relayfs_fuse.fs import at_once
 from relayfs_fuse.fs.kinds.mapped import REST_S, mapped
 from relayfs_fuse.fs.kinds.unmapper import unmapper
 
@@ -152,7 +152,7 @@ class Stored(ABC, Generic[Memory]):
     counts_holes = False
     wakes_for_records = False
     rests_until: float | None = None
-    _is_told: tap.Flag | None = None
+    _is_told: at_once.Flag | None = None
 
     def __init__(self, channel: StoredChannel, index: int, buffer: Memory) -> None:
         self.channel = channel
@@ -378,10 +378,10 @@ class Stored(ABC, Generic[Memory]):
     # ---------------------------------------------------------------- open files
 
     @property
-    def is_told(self) -> tap.Flag:
+    def is_told(self) -> at_once.Flag:
         """Whether a program polls the buffer to write, which is told when a read makes room."""
         if self._is_told is None:
-            self._is_told = tap.Flag()
+            self._is_told = at_once.Flag()
         return self._is_told
 
     def prepare(self, opening: Opening, backing: Callable[[], int]) -> float:

@@ -1,6 +1,6 @@
 """The open relay files of relay buffers: queues of bytes, with offsets or without.
 
-The first read(2) of an open file is answered by its handle, and from then on the usual ones by the tap: tap.Lane.
+The first read(2) of an open file is answered by its handle, and from then on the usual ones by the tap: at_once.Lane.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from relayfs_fuse import native
 from relayfs_fuse.errors import failure
-from relayfs_fuse.fs import tap
+from relayfs_fuse.fs import at_once, tap
 from relayfs_fuse.fs.kinds.base import RECORD_MAX
 from relayfs_fuse.fs.kinds.handles import RelayHandle, read_may_sleep
 from relayfs_fuse.fs.kinds.place import Place
@@ -46,7 +46,7 @@ class BufferHandle(RelayHandle):
     def __init__(self, stored: StoredBuffer, opening: Opening, stats: Fields) -> None:
         super().__init__(stored, opening)
         self.start = stats.passed_bytes
-        self._lane: tap.Lane | None = None
+        self._lane: at_once.Lane | None = None
 
     def state(self) -> Any:
         """Return where the file begins."""
@@ -77,7 +77,7 @@ class BufferHandle(RelayHandle):
         if got:
             streams.waiting.changed(self.stored)
             if self._lane is None:
-                self._lane = tap.Lane(self.number, source, self.most, self.stored.is_told)
+                self._lane = at_once.Lane(self.number, source, self.most, self.stored.is_told)
                 self._lane.stop()
         return got, behind
 

@@ -16,7 +16,7 @@ import pyfuse3
 import trio
 
 from relayfs_fuse.errors import failure
-from relayfs_fuse.fs import tap
+from relayfs_fuse.fs import at_once, tap
 from relayfs_fuse.fs.attributes import space as space_of
 from relayfs_fuse.fs.channel_files import RelayFile
 from relayfs_fuse.fs.commands.control import NAME_MAX
@@ -94,7 +94,7 @@ class Operations(NameOperations):
             self.loaded,
         )  # fmt: skip
         self._files = OpenFiles(notes, store, tree, self._budget)
-        tap.answer_lookups(Lookups(store, tree).answer)
+        at_once.answer_lookups(Lookups(store, tree).answer)
 
     # ---------------------------------------------------------------- attributes
 

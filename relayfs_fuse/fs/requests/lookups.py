@@ -16,7 +16,7 @@ import stat
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from relayfs_fuse.fs import tap
+from relayfs_fuse.fs import at_once
 from relayfs_fuse.fs.channel_files import RelayFile
 from relayfs_fuse.fs.kinds.mapped import mapped
 from relayfs_fuse.fs.nodes import Directory
@@ -37,7 +37,7 @@ class Lookups:
         self._store = store
         self._tree = tree
 
-    def answer(self, parent: int, name: bytes, pid: int) -> tap.Entry | None:
+    def answer(self, parent: int, name: bytes, pid: int) -> at_once.Entry | None:
         """Return what the kernel is to know of a name; None: the handler is to answer.
 
         parent: the number of the directory
@@ -60,13 +60,13 @@ class Lookups:
             node.lookups += 1
         return entry
 
-    def _measured(self, node: RelayFile, pid: int) -> tap.Entry | None:
+    def _measured(self, node: RelayFile, pid: int) -> at_once.Entry | None:
         mapped.trim()
         try:
             found = node.attributes(self._store, pid)
         except OSError:
             return None
-        return tap.Entry(
+        return at_once.Entry(
             found.inode, found.mode, found.nlink, found.uid, found.gid, found.size, found.block_size,
             found.mtime_ns, found.ctime_ns, 0 if node.stored.n_users else ATTRIBUTES_NS,
         )  # fmt: skip
@@ -79,13 +79,15 @@ def _learn(parent: int, node: RelayFile, shown: Shown, mtime_ns: int) -> None:
     if stored.is_in_memory:
         show = stored.channel.kind.memory.address_of_show()
         with suppress(OSError):
-            known = tap.Known(
+            known = at_once.Known(
                 parent, node.name, node.inode, stored.path, stored.inode, shown.written, mtime_ns, show,
                 stored.write_block, stored.counts_holes,
             )  # fmt: skip
-            node.known = tap.KnownFile(known)
+            node.known = at_once.KnownFile(known)
 
 
-def _entry(inode: int, block_size: int, shown: Shown, size: int, mtime_ns: int) -> tap.Entry:
+def _entry(inode: int, block_size: int, shown: Shown, size: int, mtime_ns: int) -> at_once.Entry:
     mode = stat.S_IFREG | stat.S_IMODE(shown.mode)
-    return tap.Entry(inode, mode, 1, shown.uid, shown.gid, size, block_size, mtime_ns, shown.ctime_ns, ATTRIBUTES_NS)
+    return at_once.Entry(
+        inode, mode, 1, shown.uid, shown.gid, size, block_size, mtime_ns, shown.ctime_ns, ATTRIBUTES_NS
+    )

@@ -43,6 +43,7 @@ HELD = {
     r"\.early(/later)?|perprocess|peruser|shared": ("INNER", ROOT),
     r"(\.early/later|perprocess|peruser|shared)/[^/.]+(/cpu)?": ("INNER", ROOT),
     r"\.early/later/[^/.]+/(\.events|cpu/mem\d+)": ("PERPROCESS", ROOT),
+    r"(\.early/later|perprocess)/[^/.]+/\.objects": ("OWN", ROOT),
     r"perprocess/[^/.]+/(\.events|cpu/mem\d+)": ("PERPROCESS", USER),
     r"peruser/[^/.]+/(\.events|cpu/mem\d+)": ("PERUSER", USER),
     r"shared/[^/.]+/(\.events|cpu/mem\d+)": ("SHARED", ROOT),

@@ -154,6 +154,7 @@ def test_fields_of_all_types_are_shown(store, out):
     pid = run_python(
         store,
         f"""
+from relayfs_fuse.native.events import relay_trace_emit
 from relayfs_fuse.trace import Event
 event = Event("all.types", "e", {dict(zip((f"f_{word}" for word in ALL_TYPES), ALL_TYPES, strict=True))})
 event({numbers}, 0.1, -1e300, 'grüße "e" \\\\ \\n\\x1b[1m\\x85', b"\\0\\xff")
@@ -161,7 +162,8 @@ event(*[0] * 12, float("inf"), float("nan"), "", b"")
 event(*[1] * 12, 1.5, 0.1, "x", b"x")
 Event("other", "none")()
 raw = Event("raw", "text", {{"s": "string"}})
-raw._handle.emit(bytearray(16) + b"a\\xff\\xc3\\xbc\\xed\\xa0\\x80\\0")
+record = bytes(16) + b"a\\xff\\xc3\\xbc\\xed\\xa0\\x80\\0"
+relay_trace_emit(raw._pointer, record, len(record))
 """,
     )
     snapshot(store, out)

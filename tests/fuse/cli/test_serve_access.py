@@ -145,7 +145,7 @@ def test_without_the_extra_it_says_how_to_install_it(mount: Mount) -> None:
 
 
 def test_urllib_of_a_script_gets_in_with_the_printed_address(guarded: Site) -> None:
-    url = guarded.url.replace(os.uname().nodename, "127.0.0.1")
+    url = guarded.url.replace(f"//{os.uname().nodename}", "//127.0.0.1", 1)
     with urllib.request.urlopen(url) as answer:
         assert answer.status == 200
     with pytest.raises(urllib.error.HTTPError, match="401"):

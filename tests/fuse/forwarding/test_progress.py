@@ -77,7 +77,10 @@ def test_fleet_shows_since_when_a_host_is_behind(mount: Mount, nats, tmp_path):
     write(channel, 6000)
     began = datetime.now(UTC)
     nats.make_stream("--max-bytes", "300K")
-    with running("forward", channel, "--to", nats.url, "--spool", tmp_path, "--host", HOST) as process:
+    # All is recorded before the first message is sent, which thus says that more waits.
+    recorded = relayctl("record", "app/since", "--mount", mount.path, "-o", tmp_path / "app-since", "--duration", 0)
+    assert recorded.returncode == 0, recorded.stderr
+    with running("forward", tmp_path / "app-since", "--to", nats.url, "--host", HOST) as process:
         assert process.stderr is not None
         assert "the stream takes no message now" in process.stderr.readline()
     recording, *_ = map(json.loads, relayctl("fleet", "--to", nats.url, "--json").stdout.splitlines())

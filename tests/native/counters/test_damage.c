@@ -189,6 +189,15 @@ TEST(a_change_that_nobody_ended_is_told)
 	CHECK_EQ(relay_counters_header(counters)->gen2, 77);
 }
 
+TEST(whoever_opens_the_files_after_a_death_ends_the_change)
+{
+	AUTOPTR(relay_counters) counters = make_counters(100);
+	die_in_a_change(counters, 0, STEPS);
+	AUTOPTR(relay_counters) other = open_counters();
+	CHECK(!is_changing(other));
+	check_list(other);
+}
+
 /* As relay_counters_open() returns it when it fails. */
 TEST(calls_without_counters_do_nothing)
 {

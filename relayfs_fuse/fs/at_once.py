@@ -1,0 +1,255 @@
+"""Python declarations of what the tap answers at once, without a turn of the server's loop (native/fuse/at_once.h)."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import struct
+from contextlib import suppress
+from typing import TYPE_CHECKING, NamedTuple
+
+from relayfs_fuse.errors import failure
+from relayfs_fuse.fs.tap import library as _lib
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from relayfs_fuse.fs.tap import Source
+
+_S_NS = 1_000_000_000
+
+
+# native/fuse/lookups.h, lane.h
+class _Known(ctypes.Structure):
+    _fields_ = (
+        ("parent", ctypes.c_uint64),
+        ("inode", ctypes.c_uint64),
+        ("mem_inode", ctypes.c_uint64),
+        ("written", ctypes.c_uint64),
+        ("mtime_ns", ctypes.c_int64),
+        ("show", ctypes.c_void_p),
+        ("block_size", ctypes.c_uint32),
+        ("counts_holes", ctypes.c_uint32),
+    )
+
+
+class _Lane(ctypes.Structure):
+    _fields_ = (
+        ("fh", ctypes.c_uint64),
+        ("buf", ctypes.c_void_p),
+        ("number", ctypes.c_uint64),
+        ("most", ctypes.c_uint64),
+        ("is_told", ctypes.POINTER(ctypes.c_uint32)),
+        ("noted", ctypes.c_void_p),
+        ("kept", ctypes.c_void_p),
+        ("kept_room", ctypes.c_uint64),
+        ("kept_most", ctypes.c_uint64),
+        ("large", ctypes.c_uint64),
+        ("kept_of_large", ctypes.c_uint64),
+        ("overwrite", ctypes.c_uint32),
+        ("is_off", ctypes.c_uint32),
+        ("next", ctypes.c_void_p),
+    )
+
+
+_HasTasks = ctypes.CFUNCTYPE(ctypes.c_int)
+_Lookup = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_uint64, ctypes.c_char_p, ctypes.c_uint32)
+# struct fuse_entry_out (linux/fuse.h): number, generation, seconds that the name and the attributes may be used, and
+# nanoseconds; number, size, blocks, times; nanoseconds of times, mode, links, owner, group, device, block size, flags.
+_ENTRY = struct.Struct("=4Q2I6Q10I")
+_entry = ctypes.create_string_buffer(_ENTRY.size)
+
+_lib.relay_tap_learn.restype = ctypes.c_void_p
+_lib.relay_tap_learn.argtypes = (ctypes.c_char_p, ctypes.c_char_p, ctypes.c_void_p)
+_lib.relay_tap_lookups.restype = ctypes.c_uint64
+_lib.relay_tap_lookups.argtypes = (ctypes.c_void_p,)
+_lib.relay_tap_lookups_taken.restype = None
+_lib.relay_tap_lookups_taken.argtypes = (ctypes.c_void_p,)
+_lib.relay_tap_forget.restype = None
+_lib.relay_tap_forget.argtypes = (ctypes.c_void_p,)
+_lib.relay_tap_answer_lookups.restype = None
+_lib.relay_tap_answer_lookups.argtypes = (_Lookup, ctypes.c_void_p)
+_lib.relay_tap_lane_open.restype = None
+_lib.relay_tap_lane_open.argtypes = (ctypes.POINTER(_Lane),)
+_lib.relay_tap_lane_close.restype = None
+_lib.relay_tap_lane_close.argtypes = (ctypes.c_uint64,)
+_lib.relay_tap_answers.restype = ctypes.c_uint64
+_lib.relay_tap_answers.argtypes = ()
+_lib.relay_tap_turn_for.restype = None
+_lib.relay_tap_turn_for.argtypes = (ctypes.POINTER(ctypes.c_int), ctypes.c_size_t, _HasTasks)
+_lib.relay_tap_share(ctypes.pythonapi.PyEval_SaveThread, ctypes.pythonapi.PyEval_RestoreThread)
+
+# Functions that the tap calls.
+_kept: list[object] = []
+
+
+class Flag:
+    """A word that other C code looks at, too."""
+
+    def __init__(self) -> None:
+        self.word = ctypes.c_uint32()
+
+    def set(self, *, on: bool) -> None:
+        """Set it to 1 or 0."""
+        self.word.value = on
+
+
+class Known(NamedTuple):
+    """What the tap has to know of a relay file that nobody has open.
+
+    parent, inode: the numbers of its directory and of itself
+    mem_file, mem_inode: its mem file
+    written: as long as this is what was written, its data was changed last at `mtime_ns`
+    show: the address of the function that says what a listing shows of the mem file
+    counts_holes: whether discarded records are part of st_size
+    """
+
+    parent: int
+    name: str
+    inode: int
+    mem_file: str
+    mem_inode: int
+    written: int
+    mtime_ns: int
+    show: int
+    block_size: int
+    counts_holes: bool
+
+
+class KnownFile:
+    """A relay file of which the tap answers lookups until forget(); OSError: ENOMEM."""
+
+    def __init__(self, known: Known) -> None:
+        name, mem_file = os.fsencode(known.name), os.fsencode(known.mem_file)
+        numbers = known.parent, known.inode, known.mem_inode, known.written, known.mtime_ns, known.show
+        words = _Known(*numbers, known.block_size, known.counts_holes)
+        self._file = _lib.relay_tap_learn(name, mem_file, ctypes.byref(words))
+        if self._file is None:
+            raise failure(errno.ENOMEM)
+
+    @property
+    def lookups(self) -> int:
+        """How many lookups were answered since take_lookups()."""
+        return int(_lib.relay_tap_lookups(self._file))
+
+    def take_lookups(self) -> int:
+        """Return `lookups`, and count from 0 again."""
+        lookups = self.lookups
+        _lib.relay_tap_lookups_taken(self._file)
+        return lookups
+
+    def forget(self) -> None:
+        """Answer no more lookups; nothing else is called after this."""
+        _lib.relay_tap_forget(self._file)
+
+
+class Entry(NamedTuple):
+    """What the kernel is to know of a name, which it looks up again each time.
+
+    attributes_ns: how long it may use what follows the name without asking
+    """
+
+    inode: int
+    mode: int
+    nlink: int
+    uid: int
+    gid: int
+    size: int
+    block_size: int
+    mtime_ns: int
+    ctime_ns: int
+    attributes_ns: int
+
+
+def turn_for_tasks(has_tasks: Callable[[], bool]) -> None:
+    """Have trio's loop turn when it has an event or a task to run, although the tap answers requests by itself."""
+    descriptors = [*_event_polls()]
+    function = _HasTasks(has_tasks)
+    _kept.append(function)
+    _lib.relay_tap_turn_for((ctypes.c_int * len(descriptors))(*descriptors), len(descriptors), function)
+
+
+def _event_polls() -> Iterator[int]:
+    """Yield the descriptors of epoll(7) of this process, which are readable when trio has an event."""
+    for name in os.listdir("/proc/self/fd"):
+        with suppress(OSError):
+            if os.readlink(f"/proc/self/fd/{name}") == "anon_inode:[eventpoll]":
+                yield int(name)
+
+
+def answer_lookups(answer: Callable[[int, bytes, int], Entry | None]) -> None:
+    """Have the tap answer lookups by itself.
+
+    answer: returns the answer to the lookup of a name in the directory with a number, by a thread; None: the handler of
+        the request is to answer it
+    """
+
+    def lookup(parent: int, name: bytes, pid: int) -> int:
+        entry = answer(parent, name, pid)
+        if entry is None:
+            return 0
+        modified_s, modified_ns = divmod(entry.mtime_ns, _S_NS)
+        changed_s, changed_ns = divmod(entry.ctime_ns, _S_NS)
+        _ENTRY.pack_into(
+            _entry, 0, entry.inode, 0, 0, 0, 0, entry.attributes_ns, entry.inode, entry.size, (entry.size + 511) // 512,
+            modified_s, modified_s, changed_s, modified_ns, modified_ns, changed_ns, entry.mode, entry.nlink, entry.uid,
+            entry.gid, 0, entry.block_size, 0,
+        )  # fmt: skip
+        return 1
+
+    function = _Lookup(lookup)
+    _kept.append(function)
+    _lib.relay_tap_answer_lookups(function, _entry)
+
+
+def answers() -> int:
+    """Return how many requests were answered without a handler."""
+    return int(_lib.relay_tap_answers())
+
+
+class Lane:
+    """The usual reads of an open relay file, which the tap answers without a handler (native/fuse/lane.h).
+
+    close() must come before the buffer is unmapped.
+
+    handle: the number of the open file
+    source: the buffer
+    most: the most bytes of one answer
+    is_told: whether handlers are to be called for all reads of the buffer
+    """
+
+    def __init__(self, handle: int, source: Source, most: int, is_told: Flag) -> None:
+        address, number, overwrite = source
+        word = ctypes.pointer(is_told.word)
+        self._lane = _Lane(fh=handle, buf=address, number=number, most=most, is_told=word, overwrite=overwrite)
+        _lib.relay_tap_lane_open(ctypes.byref(self._lane))
+
+    def close(self) -> None:
+        """Have handlers called for all reads of the file."""
+        _lib.relay_tap_lane_close(self._lane.fh)
+
+    def stop(self) -> None:
+        """Have a handler called for the next read, until go_on()."""
+        self._lane.is_off = 1
+
+    def go_on(self) -> None:
+        """Take stop() back."""
+        self._lane.is_off = 0
+
+    def set_place(self, noted: memoryview, kept: memoryview, kept_most: int, large: int, kept_of_large: int) -> None:
+        """Say where the reader of a file with offsets is, and what is kept of the bytes that it gets.
+
+        noted: the words of a struct relay_lane_noted
+        kept: the memory for what is kept
+        kept_most: how many bytes are kept
+        large, kept_of_large: of a read of at least `large` bytes only so many are kept, unless none were kept before
+        """
+        lane = self._lane
+        lane.noted = _address_of(noted)
+        lane.kept, lane.kept_room = _address_of(kept) if kept else None, len(kept)
+        lane.kept_most, lane.large, lane.kept_of_large = kept_most, large, kept_of_large
+
+
+def _address_of(memory: memoryview) -> int:
+    return ctypes.addressof(ctypes.c_char.from_buffer(memory))
