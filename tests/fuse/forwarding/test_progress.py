@@ -15,6 +15,7 @@ from tracing import relayctl
 
 from relayfs_fuse import Counters
 from relayfs_fuse.cli.forwarders import figures_of
+from relayfs_fuse.record.full import size_of
 
 pytestmark = pytest.mark.one_mount
 
@@ -76,11 +77,13 @@ def test_fleet_shows_since_when_a_host_is_behind(mount: Mount, nats, tmp_path):
     channel = mount.create("app/since", "type=ring buffers=single framing=line size=1M")
     write(channel, 6000)
     began = datetime.now(UTC)
+    # All is in the spool before the first message is sent, which thus says that more waits.
+    options = [channel, "--to", nats.url, "--spool", tmp_path, "--host", HOST]
+    nats.make_stream("--max-bytes", "1K")
+    with running("forward", *options):
+        wait_until(lambda: size_of(str(tmp_path)) >= 600_000, "all in the spool")
     nats.make_stream("--max-bytes", "300K")
-    # All is recorded before the first message is sent, which thus says that more waits.
-    recorded = relayctl("record", "app/since", "--mount", mount.path, "-o", tmp_path / "app-since", "--duration", 0)
-    assert recorded.returncode == 0, recorded.stderr
-    with running("forward", tmp_path / "app-since", "--to", nats.url, "--host", HOST) as process:
+    with running("forward", *options) as process:
         assert process.stderr is not None
         assert "the stream takes no message now" in process.stderr.readline()
     recording, *_ = map(json.loads, relayctl("fleet", "--to", nats.url, "--json").stdout.splitlines())
