@@ -29,7 +29,7 @@ from workload import command, look, piped, poll, working
 
 from relayfs_fuse import Channel
 from relayfs_fuse.counters import Counters
-from relayfs_fuse.fs.kinds.relay import KEPT_MAX
+from relayfs_fuse.fs.kinds.queues import KEPT_MAX
 
 THIRD_S, SAMPLE_S, UPGRADE_S = (600.0, 10.0, 60.0) if is_long() else (7.0, 0.7, 4.0)
 LIFE_S = (0.3, 3.0 if is_long() else 1.2)  # of a server, in the first and the last third
