@@ -8,6 +8,8 @@ import os
 import subprocess
 from pathlib import Path
 
+import pytest
+
 MODEL = Path(__file__).with_name("ring.pml").read_text()
 LONG = os.environ.get("RELAYFS_STRESS") == "long"
 # How a burial goes, and a way in which it must not.
@@ -37,6 +39,7 @@ def check(model: str, scratch: Path, *options: str) -> str:
     return run(scratch, "./pan", "-m100000", *size)
 
 
+@pytest.mark.stress
 def test_no_interleaving_and_no_death_breaks_the_protocol(tmp_path: Path) -> None:
     report = check(MODEL, tmp_path, "-O2")
     assert "errors: 0" in report, report
@@ -52,14 +55,17 @@ def refute(right: str, wrong: str, scratch: Path) -> str:
     return report
 
 
+@pytest.mark.stress
 def test_the_model_sees_a_burier_that_dies_too_late(tmp_path: Path) -> None:
     wrong = LAST.replace("\n", ";\n") + BURIAL.replace("FREE;", "FREE")
     assert "invalid end state" in refute(BURIAL + LAST, wrong, tmp_path)
 
 
+@pytest.mark.stress
 def test_the_model_sees_an_entry_that_nobody_sees(tmp_path: Path) -> None:
     assert "invalid end state" in refute(FENCE, ":: else", tmp_path)
 
 
+@pytest.mark.stress
 def test_the_model_sees_a_position_that_passes_what_has_no_header(tmp_path: Path) -> None:
     assert "assertion violated" in refute("turn = position == end;", "turn = true;", tmp_path)

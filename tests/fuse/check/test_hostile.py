@@ -43,6 +43,7 @@ def of_words(mem: Path, is_ring: bool) -> list[int]:
     return [*range(entry(0), entry(8), 8), *range(claim(0), claim(2), 8), *range(control(mem), control(mem) + 1024, 8)]
 
 
+@pytest.mark.stress
 @pytest.mark.parametrize("kind", ["relay", "times", "ring", "overwriting ring"])
 def test_no_value_does_harm(store: CheckedStore, kind: str) -> None:
     if kind.endswith("ring"):
@@ -60,6 +61,7 @@ def test_no_value_does_harm(store: CheckedStore, kind: str) -> None:
             mem.write_bytes(sound)
 
 
+@pytest.mark.stress
 def test_rubbish_does_no_harm(store: CheckedStore) -> None:
     made = [store.relay("app/log"), store.relay("app/times", times=1, timestamp=1), store.ring("app/ring")]
     for seed in range(300 if is_long() else 10):
@@ -72,6 +74,7 @@ def test_rubbish_does_no_harm(store: CheckedStore) -> None:
         assert check("--store", store.path).status in {0, 1}
 
 
+@pytest.mark.stress
 def test_files_that_are_truncated_while_they_are_looked_at(store: CheckedStore) -> None:
     made = [store.relay("app/log", buffers=0), store.ring("app/ring")]
     write(made[0], [100] * 20)
@@ -193,6 +196,7 @@ def test_names_and_depths_that_no_server_makes(store: CheckedStore) -> None:
     subprocess.run(["rm", "-rf", store.path / "d"], check=True)
 
 
+@pytest.mark.stress
 def test_many_things_that_are_wrong(store: CheckedStore) -> None:
     for n in range(2000 if is_long() else 200):
         (store.path / f"d{n}").mkdir(0o777)

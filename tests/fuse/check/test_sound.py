@@ -167,6 +167,7 @@ native.store_create(sys.argv[1] + "/log", {"subbuf_size": 4096, "n_subbufs": 4, 
 # --- while it is written and read ---
 
 
+@pytest.mark.stress
 def test_nothing_is_wrong_while_all_is_written_read_and_killed(store: CheckedStore) -> None:
     flat_out = compile_c([PROGRAMS / "flat_out.c"])
     made = all_kinds(store)
@@ -198,6 +199,7 @@ def test_nothing_is_wrong_while_all_is_written_read_and_killed(store: CheckedSto
         assert check(mem.parent.relative_to(store.path), "--store", store.path).damaged == []
 
 
+@pytest.mark.stress
 def test_nothing_is_wrong_while_channels_and_traces_come_and_go(mount: Mount) -> None:
     start_trace(mount, "t", "subbuf_size=4K mode=overwrite")
     with traced(mount) as program:

@@ -171,6 +171,7 @@ def random_infos(chance: random.Random) -> list[CounterInfo]:
     ]
 
 
+@pytest.mark.stress
 @pytest.mark.parametrize("turn", range(ROUNDS))
 def test_whatever_bytes_names_have_the_text_can_be_read(turn):
     seed = turn if ROUNDS == 8 else random.SystemRandom().getrandbits(32)

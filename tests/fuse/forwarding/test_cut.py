@@ -57,6 +57,7 @@ def ends() -> Iterator[tuple[int, int]]:
             holder.wait()
 
 
+@pytest.mark.stress
 def test_a_cut_network_is_waited_for_and_nothing_is_lost(ends, store, run, tmp_path: Path):
     """Long: for half a minute."""
     server_end, host_end = ends

@@ -82,6 +82,7 @@ def judge(out: Path, honest: Maker) -> Trace:
 # --- events that are not as declared ---
 
 
+@pytest.mark.stress
 @pytest.mark.parametrize("seed", SEEDS)
 def test_scribbled_events_leave_the_recording_readable(mount: Mount, unprivileged: User, out: Path, seed: int) -> None:
     start_trace(mount, "t", ROOM)
@@ -102,6 +103,7 @@ def test_scribbled_events_leave_the_recording_readable(mount: Mount, unprivilege
     assert [path.name for path in (out / ".damaged").iterdir()] == [scribbler]
 
 
+@pytest.mark.stress
 @pytest.mark.parametrize("seed", SEEDS)
 def test_scribbled_events_leave_a_snapshot_readable(mount: Mount, unprivileged: User, out: Path, seed: int) -> None:
     start_trace(mount, "t", f"{ROOM} mode=overwrite")
@@ -205,6 +207,7 @@ def test_a_tar_archive_has_what_was_set_apart(store, run, out):
 # --- memory that goes away ---
 
 
+@pytest.mark.stress
 @pytest.mark.parametrize("check", ["all", "none"])
 @pytest.mark.parametrize("seed", SEEDS)
 def test_truncated_buffers_cost_their_process_only(store, run, record, out, check, seed):
@@ -446,6 +449,7 @@ def fill(process: subprocess.Popen[str]) -> None:
     os.close(stderr)
 
 
+@pytest.mark.stress
 @pytest.mark.parametrize("seed", SEEDS)
 def test_nonsense_in_declarations_costs_the_events_that_it_declares(store, run, record, out, seed):
     chance = random.Random(seed)

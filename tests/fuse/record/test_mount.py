@@ -238,6 +238,7 @@ def test_who_may_not_read_the_buffers_is_told(mount, run, unprivileged: User):
     assert (done.returncode, done.stderr) == (1, f"relayctl: {mount.store}/.traces: Permission denied\n")
 
 
+@pytest.mark.stress
 def test_many_short_programs_are_recorded(mount, run, out):
     """Each is a process, makes its buffers, writes a little, and is gone."""
     n = 2000 if os.environ.get("RELAYFS_STRESS") == "long" else 150

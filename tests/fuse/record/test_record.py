@@ -119,6 +119,7 @@ def test_a_killed_program_leaves_all_events_up_to_its_end(store, run, record, ou
     assert read(out).events["app"] == [*seen, *range(100)]
 
 
+@pytest.mark.stress
 def test_programs_come_and_go_while_others_read(store, run, record, out):
     """babeltrace2 reads the directory again and again, at whatever moment it is."""
     trace = store.create("t")

@@ -424,6 +424,7 @@ def shown_if(parts: list[Part], condition: str) -> set[int]:
     return {json.loads(line)["fields"]["seq"] for line in lines}
 
 
+@pytest.mark.stress
 def test_random_conditions_choose_as_their_model_does(store: Store, tmp_path: Path) -> None:
     """In programs, for one trace, and in merges of another trace, which takes all events."""
     chance = random.Random(20)

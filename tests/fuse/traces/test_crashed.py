@@ -343,6 +343,7 @@ def test_what_is_not_known_of_an_end_is_not_said(end: End, lines: list[str]) -> 
 # --- many ends, many users ---
 
 
+@pytest.mark.stress
 def test_after_any_number_of_deaths_cards_hold_what_was_acknowledged_and_stay_within_their_bounds(
     make_mount: Callable[..., Mount],
 ) -> None:

@@ -89,6 +89,7 @@ def read_some(path: Path) -> None:
     subprocess.run(["timeout", "20", "head", "-c", "1000000", path], capture_output=True, check=False)
 
 
+@pytest.mark.stress
 @pytest.mark.parametrize("seed", SEEDS)
 def test_spoilt_buffers_harm_nobody_else(mount: Mount, unprivileged: User, tmp_path: Path, seed: int) -> None:
     mount.expect("damaged|positions")

@@ -54,6 +54,7 @@ def has_begun(progress: Path, thread: int) -> bool:
     return any(progress.read_bytes()[thread * PROGRESS_BYTES :][:8])
 
 
+@pytest.mark.stress
 @pytest.mark.parametrize("kills", [0, KILLS])
 def test_sums_are_exact_and_readers_see_no_value_torn_or_going_back(kills: int, store: Path) -> None:
     n_threads = N_PROCESSES * N_THREADS
