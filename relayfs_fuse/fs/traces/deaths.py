@@ -269,15 +269,15 @@ class Deaths:
             return
         self._log.forget(watched.pid)
         seen = look_at(watched.pid, watched.uid, time.time_ns())
+        # What was read is the process's if it lives now.
+        if watched.lives() and self._seen_bytes[watched.uid] + seen.n_bytes <= SEEN_MAX:
+            self._seen_bytes[watched.uid] += seen.n_bytes
+            watched.seen = seen
         if len(self._by_descriptor) < DESCRIPTORS_MAX:
             watched.descriptor = open_process(watched.pid)
         if watched.descriptor >= 0:
             self._by_descriptor[watched.descriptor] = watched
             self._epoll.register(watched.descriptor, select.EPOLLIN)
-        # What was read is the process's, and so is the descriptor, if it lives now.
-        if watched.lives() and self._seen_bytes[watched.uid] + seen.n_bytes <= SEEN_MAX:
-            self._seen_bytes[watched.uid] += seen.n_bytes
-            watched.seen = seen
 
     def _check(self, watched: _Watched) -> None:
         """Look at a process that has no lock on .events, or did not have one when its directory appeared."""

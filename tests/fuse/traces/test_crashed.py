@@ -128,6 +128,13 @@ def wait_watched(mount: Mount, dead: Dying) -> None:
     wait_until(lambda: dead.process.pid in descriptors_of(mount), "the server watches the process")
 
 
+def executable(maps: Path) -> list[str]:
+    """Return the lines of mappings that have code."""
+    found = [line for line in maps.read_text().splitlines() if "x" in line.split()[1]]
+    assert found
+    return found
+
+
 def check_events(card: Path, acknowledged: int, *, is_killed: bool = False) -> list[int]:
     """The last event is the last that was acknowledged, or one more if the program was killed meanwhile.
 
@@ -158,11 +165,14 @@ def traced_mount(mount: Mount) -> Iterator[Mount]:
 
 @pytest.mark.one_mount
 @pytest.mark.parametrize("how", list(ENDS))
-def test_a_card_has_the_last_events_and_says_how_the_process_ended(traced_mount: Mount, how: str) -> None:
+def test_a_card_has_the_last_events_and_says_how_the_process_ended(
+    traced_mount: Mount, how: str, tmp_path: Path
+) -> None:
     mount = traced_mount
     with dying(mount, how, 10) as dead:
         wait_watched(mount, dead)
-        maps = Path(f"/proc/{dead.process.pid}/maps").read_text()
+        maps = tmp_path / "maps"
+        maps.write_text(Path(f"/proc/{dead.process.pid}/maps").read_text())
         acknowledged = dead.kill() if how == "kill" else dead.die()
         card = card_of(mount, dead.process)
         assert ENDS[how].items() <= pairs(card / "cause").items()
@@ -174,7 +184,8 @@ def test_a_card_has_the_last_events_and_says_how_the_process_ended(traced_mount:
         assert about["seen"] <= about["died"]
         assert (card / "cmdline").read_bytes().split(b"\0")[1:3] == [how.encode(), b"10"]
         assert "Max open files" in (card / "limits").read_text()
-        assert (card / "maps").read_text() == maps
+        # The server has looked at it when it joined the trace, perhaps before it had mapped its buffers.
+        assert executable(card / "maps") == executable(maps)
         assert (card / "losses").read_text() == ""
         assert sum(int(line.split()[2]) for line in (card / "statistics").read_text().splitlines()
                    if line.split()[1] == "records") == 10  # fmt: skip
