@@ -9,7 +9,7 @@
  *     the reply                answered: `next` counts, and the bytes are consumed, by this server or the next one
  *                              (handover.h)
  *     noted.now, .unique = 0
- * */
+ */
 #define _GNU_SOURCE
 #include "lane.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * READs of relay files that are answered without Python: those of a descriptor that reads on, while there are bytes.
- * relayfs_fuse/fs/tap.py says for which open files. All functions are called in the thread that runs the FUSE loop.
+ * relayfs_fuse/fs/kinds/queues.py says for which open files. All functions are called in the thread that runs the FUSE loop.
  *
  * Python answers all other READs, of the same files, too: those that have to wait, that seek, that a server before this
  * one was asked for, or that find no bytes or an error. It always begins anew.

@@ -8,6 +8,7 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/uio.h>
+
 /* TAP_PLACES: of the table of known files, a power of two. */
 enum { TAP_PLACES = 1 << 16, TAP_S_NS = 1000000000 };
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * Functions of the FUSE protocol that the file server needs and pyfuse3 does not have; tap.c says how they work. This
- * header is not installed. relayfs_fuse/fs/tap.py calls the functions, only in the thread that runs the FUSE loop.
+ * header is not installed. relayfs_fuse/fs/tap.py and at_once.py call the functions, only in the thread that runs the FUSE loop.
  * `unique` is the kernel's number of a request.
  */
 #ifndef RELAYFS_TAP_H
