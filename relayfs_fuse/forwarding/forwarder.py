@@ -99,7 +99,7 @@ class Forwarder:
         self._options = options
         self._tick = tick
         self._is_over = is_over
-        self._is_last = False
+        self._is_last = self._is_overtaken = False
         # Of what is removed.
         self._lost = self._lost_before = 0
         # When the last pass has ended; None: none has.
@@ -135,7 +135,7 @@ class Forwarder:
                 await self._pass()
                 self._passed_s = time.monotonic()
                 self._tick()
-                if self._is_last:
+                if self._is_last and not self._is_overtaken:
                     return
                 if self._link.messages == before:
                     await asyncio.sleep(_PAUSE_S)
@@ -175,6 +175,7 @@ class Forwarder:
             )
 
     async def _pass(self) -> None:
+        self._is_overtaken = False
         groups = self._link.recording.groups()
         tasks = [asyncio.ensure_future(self._send_group(directory, paths)) for directory, paths in groups]
         try:
@@ -203,18 +204,24 @@ class Forwarder:
                         else:
                             sending.append(other)
                 await asyncio.gather(*sending)
-        if self._options.removes and self._link.recording.has_left(directory) and all(map(self._is_sent, paths)):
+        if self._options.removes and self._link.recording.has_left(directory):
+            with suppress(FileNotFoundError):
+                self._remove_if_sent(directory)
+
+    def _remove_if_sent(self, directory: str) -> None:
+        """Remove a directory that its recorder has left if all files are sent, also those it made during this pass."""
+        paths = self._link.recording.paths(directory)
+        if all(map(self._is_sent, paths)):
             self._link.recording.remove(directory)
-            removed = {path: self._files.pop(path) for path in paths}
-            lost, lost_before = _lost(removed)
+            lost, lost_before = _lost({path: self._files.pop(path) for path in paths})
             self._lost, self._lost_before = self._lost + lost, self._lost_before + lost_before
 
     def _is_sent(self, path: str) -> bool:
         """Return whether all of a file is sent which its recorder has left."""
-        file = self._files[path]
-        with suppress(FileNotFoundError):
-            return file.is_complete or (file.seen != () and file.seen == self._link.recording.changed(path))
-        return False
+        file = self._files.get(path)
+        if file is None:
+            return False
+        return file.is_complete or (file.seen != () and file.seen == self._link.recording.changed(path))
 
     async def _find(self, path: str, stack: ExitStack) -> Found | None:
         """Look for what is new in a file. None: nothing, or somebody has moved the complete directory away."""
@@ -235,7 +242,7 @@ class Forwarder:
         self, file: File, source: OpenFile, seen: tuple[int, ...], packets: list[tuple[int, Head, bool]]
     ) -> None:
         metadata = self._files.get(os.path.join(os.path.dirname(file.place.path), METADATA))
-        with _overtaken(file):
+        with self._left_for_next_pass(file):
             for at, head, is_last in packets:
                 await file.send_packet(source, at, head, metadata.unit if metadata else 0, is_last=is_last)
                 self._tick()
@@ -243,7 +250,7 @@ class Forwarder:
                 file.seen = seen
 
     async def _send_other(self, file: File, source: OpenFile, seen: tuple[int, ...], _: object) -> None:
-        with _overtaken(file):
+        with self._left_for_next_pass(file):
             if file.kind is Kind.WHOLE:
                 await file.send_whole(source)
             else:
@@ -253,6 +260,16 @@ class Forwarder:
                     self._link.recording.free(file.place.path, max(0, file.last - self._options.keeps))
             file.seen = seen
 
+    @contextmanager
+    def _left_for_next_pass(self, file: File) -> Iterator[None]:
+        """Leave a file for the next pass if its directory was moved away, or another forwarder has sent more of it."""
+        try:
+            with suppress(FileNotFoundError):
+                yield
+        except OvertakenError:
+            file.sequence, file.seen = None, ()
+            self._is_overtaken = True
+
     async def _admit(self, n: int) -> None:
         """Wait until n further bytes keep the rate."""
         if self._options.rate is None:
@@ -261,16 +278,6 @@ class Forwarder:
         self._next_s = max(now, self._next_s)
         wait_s, self._next_s = self._next_s - now, self._next_s + n / self._options.rate
         await asyncio.sleep(wait_s)
-
-
-@contextmanager
-def _overtaken(file: File) -> Iterator[None]:
-    """Leave a file for the next pass if its directory was moved away, or another forwarder has sent more of it."""
-    try:
-        with suppress(FileNotFoundError):
-            yield
-    except OvertakenError:
-        file.sequence, file.seen = None, ()
 
 
 def _lost(files: Mapping[str, File]) -> tuple[int, int]:

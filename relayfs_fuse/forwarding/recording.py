@@ -18,7 +18,7 @@ from relayfs_fuse.record.rings import UNFINISHED
 from relayfs_fuse.tracefiles.recorded import unpack
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
 _MARK_BYTES = 4096
 # Times of files have the resolution of the kernel's tick; this is longer.
@@ -65,10 +65,12 @@ class Recording:
             inside = os.path.relpath(directory, self.path)
             inside = "" if inside == "." else inside
             directories[:] = sorted(name for name in directories if not name.startswith(".") or name == DAMAGED)
-            plain = {os.path.join(inside, name.removesuffix(SUFFIX_COMPRESSED)) for name in names}
-            found = sorted(path for path in plain if kind_of(path))
-            if found:
+            if found := _paths(inside, names):
                 yield inside, found
+
+    def paths(self, directory: str) -> list[str]:
+        """Return the paths of the files that are in a directory now."""
+        return _paths(directory, os.listdir(os.path.join(self.path, directory)))
 
     def changed(self, path: str) -> tuple[int, ...]:
         """Return what tells whether a file has changed; (): it has just changed, and a further change may not be told.
@@ -119,6 +121,12 @@ class Recording:
     def open(self, path: str) -> OpenFile:
         """Open a file for reading. FileNotFoundError: there is none any more."""
         return OpenFile(os.path.join(self.path, path))
+
+
+def _paths(directory: str, names: Iterable[str]) -> list[str]:
+    """Return the paths of files that are sent, of all the names that a directory has."""
+    plain = {os.path.join(directory, name.removesuffix(SUFFIX_COMPRESSED)) for name in names}
+    return sorted(path for path in plain if kind_of(path))
 
 
 class OpenFile:

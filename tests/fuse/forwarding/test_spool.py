@@ -1,19 +1,25 @@
 """relayctl forward --spool: a trace or channel that is recorded, sent, and removed from the spool."""
 
+import asyncio
 import json
 import signal
 from contextlib import closing
 from pathlib import Path
 
 from babeltrace import read
-from forwarding import forward, receive, running
+from forwarding import forward, make_recording, receive, running
 from mounts import DEADLINE_S, wait_until
+from nats_server import STREAM
 from tracing import relayctl
 
+from relayfs_fuse.forwarding.forwarder import Forwarder, Options
+from relayfs_fuse.forwarding.recording import Recording
+from relayfs_fuse.forwarding.server import Server
 from relayfs_fuse.reading.source import Source
 from relayfs_fuse.record.full import Limit, size_of
 from relayfs_fuse.record.output import DirectoryOutput
-from relayfs_fuse.record.recorder import Options, Recorder
+from relayfs_fuse.record.recorder import Options as RecorderOptions
+from relayfs_fuse.record.recorder import Recorder
 
 HOST = "a"
 MAX = 128 << 10
@@ -60,6 +66,41 @@ def test_a_trace_is_recorded_and_what_is_sent_of_it_is_removed(nats, store, run,
     recordings, events, lost = received(into)
     assert [path.name for path in recordings] == [recording.name]
     assert (events, lost) == ({"app": list(range(15_000))}, 0)
+
+
+def test_a_file_that_comes_while_others_are_sent_is_sent_before_its_directory_is_removed(nats, store, run, tmp_path):
+    out, into = tmp_path / "t", tmp_path / "into"
+    make_recording(store, run, out, n=100)
+    names = [path.name for path in out.glob("*-*")]
+    (out / "0000").mkdir()
+    for name in names:
+        (out / name).rename(out / "0000" / name)
+        # A recorder writes metadata before it makes files of packets.
+        (out / "0000" / name / "cpu0").rename(tmp_path / name)
+
+    class Growing(Recording):
+        def has_left(self, directory: str) -> bool:
+            name = Path(directory).name
+            if name in names:
+                names.remove(name)
+                (tmp_path / name).rename(out / directory / "cpu0")
+                (out / "0001").mkdir(exist_ok=True)
+            return super().has_left(directory)
+
+    async def send() -> None:
+        server = Server(nats.url, STREAM, "test", print)
+        await server.open()
+        try:
+            options = Options(HOST, "t", removes=True)
+            await Forwarder(server, Growing(str(out)), options, lambda: None, lambda: not (out / "0000").exists()).run()
+        finally:
+            await server.close()
+
+    asyncio.run(send())
+    receive(into, nats)
+    assert {name.partition("-")[0]: numbers for name, numbers in received(into)[1].items()} == {
+        "one": list(range(100)), "two": list(range(100)),
+    }  # fmt: skip
 
 
 def test_a_trace_that_is_made_anew_is_another_recording(nats, store, run, tmp_path):
@@ -146,7 +187,7 @@ def test_a_spool_that_never_has_room_for_a_sub_buffer_is_said(nats, store, run, 
     limit = Limit(str(tmp_path / "other"), 20 << 10)
     with closing(Source("t", store.path)) as source:
         output = DirectoryOutput(str(tmp_path / "other"), source.identity, rotates=True, limit=limit)
-        recorder = Recorder(source, output, Options(duration_s=0), print, lambda: None)
+        recorder = Recorder(source, output, RecorderOptions(duration_s=0), print, lambda: None)
         recorder.run()
     (why,) = recorder.summary.damaged.values()
     assert " bytes never have room: --max 20480 permits 2048 at once" in why
