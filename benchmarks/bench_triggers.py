@@ -35,7 +35,7 @@ UNIT = "names, conditions, firing: s of CPU time for a million events; -missed: 
 LIMITS = [
     Limit("24 triggers on other events: of a core", "names", most=0.2),
     Limit("24 triggers with conditions on each event: of a core", "conditions", most=0.2),
-    Limit("24 triggers that fire 1000 times a second: of a core", "firing"),
+    Limit("24 triggers that fire 1000 times a second: of a core", "firing", most=0.2),
     Limit("ms from an event to the line of its trigger", "delay", most=500),
 ]
 

@@ -10,7 +10,7 @@ from relayfs_fuse._native import ffi, lib
 from relayfs_fuse.native import library
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from relayfs_fuse.native.merge import Merge
 
@@ -46,6 +46,8 @@ class Spec(NamedTuple):
     condition: as trace.pack_conditions() returns it; empty: there is none
     """
 
+    name: str
+    is_only_told: bool
     kind: Kind
     glob: str | None
     condition: bytes
@@ -62,15 +64,11 @@ class Firing(NamedTuple):
     trigger: its index
     number: counts its firings from 1 on
     time: ns since 1970
-    limited: how often its limit has kept it from firing since the last firing
-    text: the event that has done it, as a line with its date and time, or as fire() was told; empty: silence has
     """
 
     trigger: int
     number: int
     time: int
-    limited: int
-    text: str
 
 
 class Triggers(library.Handle):
@@ -81,6 +79,9 @@ class Triggers(library.Handle):
         kept = []
         for c_trigger, spec in zip(array, specs, strict=True):
             c_trigger.kind = spec.kind
+            c_trigger.is_only_told = spec.is_only_told
+            kept.append(ffi.new("char[]", spec.name.encode()))
+            c_trigger.name = kept[-1]
             for name in ("since", "most", "quiet", "limit"):
                 setattr(c_trigger, name, getattr(spec, name))
             for name, value in spec.state._asdict().items():
@@ -96,6 +97,7 @@ class Triggers(library.Handle):
         self._n = len(specs)
         self._merge = merge  # it is used until this is closed
         self._firing = ffi.new("struct relay_firing *")
+        self._length = ffi.new("size_t *")
 
     def close(self) -> None:
         """Free the memory."""
@@ -110,16 +112,19 @@ class Triggers(library.Handle):
         lib.relay_triggers_reach(self._open, time)
 
     def fire(self, trigger: int, time: int, text: str) -> None:
-        """Fire a trigger, unless its limit forbids it."""
+        """Fire a trigger, unless its limit forbids it; take() has to follow, so that there is room for the next one."""
         c_text = ffi.new("char[]", text.encode(errors="replace").replace(b"\0", b"?"))
         library.check(lib.relay_triggers_fire(self._open, trigger, time, c_text))
 
-    def firings(self) -> Iterator[Firing]:
-        """Yield the firings since the last gather(), each once."""
-        one = self._firing
+    def take(self) -> tuple[list[str], list[Firing]]:
+        """Return the lines that say what has fired since the last call, and the firings that are not only told."""
+        one, firings = self._firing, []
         while lib.relay_triggers_next(self._open, one):
-            text = ffi.unpack(one.text, one.length).decode(errors="replace") if one.length else ""
-            yield Firing(int(one.trigger), int(one.number), int(one.time), int(one.limited), text)
+            firings.append(Firing(int(one.trigger), int(one.number), int(one.time)))
+        text = lib.relay_triggers_lines(self._open, self._length)
+        lines = ffi.unpack(text, self._length[0]).decode(errors="replace").split("\n")[:-1] if self._length[0] else []
+        lib.relay_triggers_forget(self._open)
+        return lines, firings
 
     def states(self) -> list[TriggerState]:
         """Return the states of all triggers, in their order."""
@@ -127,5 +132,5 @@ class Triggers(library.Handle):
         found = []
         for number in range(self._n):
             library.check(lib.relay_triggers_state(self._open, number, state))
-            found.append(TriggerState(*(int(getattr(state, name)) for name in TriggerState._fields)))
+            found.append(TriggerState(*ffi.unpack(ffi.cast("uint64_t *", state), len(TriggerState._fields))))
         return found

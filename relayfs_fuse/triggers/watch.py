@@ -14,7 +14,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from relayfs_fuse.fs.commands.condition import compile_conditions
-from relayfs_fuse.fs.commands.trigger_control import NS_IN_MS, parse
+from relayfs_fuse.fs.commands.trigger_control import parse
 from relayfs_fuse.native.library import Closing
 from relayfs_fuse.native.merge import EVER
 from relayfs_fuse.native.trace import N_TRACES
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from relayfs_fuse.fs.commands.trigger_control import TriggerCommand
-    from relayfs_fuse.native.triggers import Firing
     from relayfs_fuse.triggers.actions import Actions
 
 # As `relayctl view --delay`: how old an event is when it is evaluated.
@@ -119,6 +118,8 @@ class Watch(Closing):
         command = self.commands[since]
         has_events = command.kind in (Kind.EVENT, Kind.RATE, Kind.QUIET)
         return Spec(
+            command.name,
+            command.does == "notify",
             command.kind,
             command.glob if has_events else None,
             compile_conditions([command.condition]) if command.condition else b"",
@@ -141,12 +142,14 @@ class Watch(Closing):
         is_behind = limit > self._reached + STEP_NS
         limit = min(limit, self._reached + STEP_NS)
         merged.limit(limit)
-        while not self._triggers.gather():
+        is_all = False
+        while not is_all:
+            is_all = self._triggers.gather()
             self._take_firings()
         self._reached = max(self._reached, min(limit, merged.reached))
         self._triggers.reach(self._reached)
-        self._polls.poll(self._live, self._fire)
         self._take_firings()
+        self._polls.poll(self._live, self._fire)
         self._take_done()
         self._commit()
         self.is_over = not self._live.tick()
@@ -156,20 +159,20 @@ class Watch(Closing):
         """Fire a trigger that does not wait for events, for what has happened so long ago."""
         assert self._triggers is not None
         time_ns = max(since, self.source.now() - ago_ns)
-        self._triggers.fire(list(self.commands).index(since), time_ns, f"[{stamp(time_ns)}] {text}")
+        self._triggers.fire(list(self.commands).index(since), time_ns, text)
+        self._take_firings()
 
     def _take_firings(self) -> None:
         assert self._triggers is not None
         ids = list(self.commands)
-        for firing in self._triggers.firings():
+        lines, firings = self._triggers.take()
+        self._lines += lines
+        for firing in firings:
             since = ids[firing.trigger]
             command = self.commands[since]
-            self._lines.append(_line_of(firing, command))
-            if command.does != "notify":
-                due = due_of(command, firing.time)
-                action = Action(due, since, firing.number, firing.time, command)
-                self._pending[since, firing.number] = action
-                self._new.append(action)
+            action = Action(due_of(command, firing.time), since, firing.number, firing.time, command)
+            self._pending[since, firing.number] = action
+            self._new.append(action)
 
     def _take_done(self) -> None:
         self._actions.reap()
@@ -246,18 +249,6 @@ class Watch(Closing):
         if self._n_lost:
             self._say(f"trace {self.source.name}: {self._n_lost} lines of what triggers have done are lost")
         self._has_said_full, self._n_lost = False, 0
-
-
-def _line_of(firing: Firing, command: TriggerCommand) -> str:
-    """Return the line that says why a trigger has fired."""
-    text = firing.text.rstrip("\n") or f"[{stamp(firing.time)}] no event for {_duration(command.quiet)}"
-    when, _, why = text.partition("] ")
-    limited = f" ({firing.limited} more since firing {firing.number - 1})" if firing.limited else ""
-    return f"{when}] {command.name} {firing.number}: {why}{limited}"
-
-
-def _duration(time_ns: int) -> str:
-    return f"{time_ns // NS_IN_MS}ms" if time_ns % _NS else f"{time_ns // _NS}s"
 
 
 def stamp(time_ns: int) -> str:

@@ -361,7 +361,9 @@ struct relay_trigger_state {
 
 struct relay_trigger {
 	uint32_t kind; /* enum relay_trigger_kind */
-	uint32_t unused;
+	uint32_t
+	    is_only_told; /* 1: relay_triggers_next() leaves out its firings, of which there are lines, as of all */
+	const char *name; /* for these lines; copied; NULL: they have none */
 	const char *glob; /* of the events, PROVIDER:NAME, for fnmatch(3); copied; of _LOST and _OTHER NULL */
 	const struct relay_conditions *conditions; /* of which events meet the first one; copied; NULL: all do */
 	uint64_t since;                            /* what is earlier does not count */
@@ -373,12 +375,9 @@ struct relay_trigger {
 
 struct relay_firing {
 	uint32_t trigger; /* its index */
-	uint32_t length;  /* of `text`, bytes; 0: silence has done it */
-	uint64_t number;  /* counts the firings of this trigger from 1 on */
+	uint32_t unused;
+	uint64_t number; /* counts the firings of this trigger from 1 on */
 	uint64_t time;
-	uint64_t limited; /* see struct relay_trigger_state */
-	/* The event or loss, as a line of RELAY_EXPORT_TEXT with RELAY_EXPORT_DATE, perhaps cut; or as the caller said. */
-	const char *text;
 };
 
 /* Make triggers for the events of a merge, which stays the caller's, must live as long, and must not have an exporter,
@@ -394,13 +393,25 @@ int relay_triggers_gather(struct relay_triggers *triggers);
 /* Tell triggers of the kind RELAY_TRIGGER_QUIET up to which time all events were evaluated: relay_merge_reached(). */
 void relay_triggers_reach(struct relay_triggers *triggers, uint64_t time);
 
-/* Fire a trigger. text: of the firing; copied. 1; 0: its limit forbids that, or the time is before its `since`, or too many
- * firings wait for relay_triggers_next(); -EINVAL: there is no such trigger. */
+/* Fire a trigger. text: why; copied. 1; 0: its limit forbids that, or the time is before its `since`; -EAGAIN: too many
+ * firings wait for relay_triggers_forget(); -EINVAL: there is no such trigger. */
 int relay_triggers_fire(struct relay_triggers *triggers, uint32_t trigger, uint64_t time, const char *text);
 
-/* Get the next firing since relay_triggers_gather() was called, valid until that is called again. 1; 0: there are no
- * more. */
+/* Get the next firing that is not forgotten. 1; 0: there are no more. */
 int relay_triggers_next(struct relay_triggers *triggers, struct relay_firing *firing);
+
+/*
+ * Return a line for each firing that is not forgotten, until the next call of another function; *length receives the length
+ * of them all. A line has the time of the firing, the trigger's name, the number of the firing, the event, loss or text, perhaps
+ * cut, and how often the limit has kept the trigger from firing before:
+ *
+ *     [2026-11-28 12:34:56.123456789] slow 2: app-42/43 cpu0 server:request: { ms = 7 } (3 more since firing 1)
+ *     [2026-11-28 12:34:56.123456789] lull 1: no event for 30s
+ */
+const char *relay_triggers_lines(const struct relay_triggers *triggers, size_t *length);
+
+/* Forget the firings so far. */
+void relay_triggers_forget(struct relay_triggers *triggers);
 
 /* 0; -EINVAL: there is no such trigger. */
 int relay_triggers_state(const struct relay_triggers *triggers, uint32_t trigger, struct relay_trigger_state *state);

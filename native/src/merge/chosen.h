@@ -10,9 +10,11 @@ struct relay_choice {
 	uint32_t trigger; /* its index */
 	uint16_t first;   /* as relay_condition_resolve() returns it; RELAY_TAKE without a condition */
 	uint16_t n;
-	/* Of a condition of one comparison: the index of the first choice whose comparison is of the same field, which may be
-	 * this one. */
+	/* Of a condition of one comparison: the index of the first choice with this has_range whose comparison is of the same
+	 * field, which may be this one. */
 	uint32_t same_field;
+	bool has_range; /* `range` is that of the comparison */
+	struct relay_range range;
 	struct relay_comparison *comparisons; /* n of them */
 };
 

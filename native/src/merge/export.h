@@ -31,6 +31,9 @@ void relay_put_value(struct relay_output *output, const struct relay_value *valu
  * not known is null. */
 void relay_put_json_host(struct relay_output *output, const struct relay_host *host);
 
+/* Write a time as the lines of relay_encoder_text() begin. */
+void relay_put_line_time(struct relay_encoder *encoder, struct relay_output *output, uint64_t time);
+
 /* Write PROVIDER:NAME. */
 void relay_put_event_name(struct relay_output *output, const struct relay_event *event);
 

@@ -118,6 +118,11 @@ static void put_time(struct text_encoder *text, struct relay_output *output, uin
 	end_colour(text, output);
 }
 
+void relay_put_line_time(struct relay_encoder *encoder, struct relay_output *output, uint64_t time)
+{
+	put_time((struct text_encoder *)encoder, output, time);
+}
+
 /* --- fields --- */
 
 static void put_name(const struct text_encoder *text, struct relay_output *output, const char *before, const char *name,

@@ -2,7 +2,8 @@
 /*
  * Triggers are evaluated on the events that a merge gives out, in the order of their times. Which triggers wait for an
  * event is found out at the first one of its id in a process, and kept with the process (chosen.h): an event that no
- * trigger waits for then costs a look at an array. Firings are kept until the caller has asked for them.
+ * trigger waits for then costs a look at an array. A condition that compares an integer of the event is a range of its values,
+ * so that many triggers on a field cost a subtraction and a comparison each.
  */
 #define _GNU_SOURCE
 #include "merge/export.h"
@@ -14,23 +15,17 @@
 #include <stdlib.h>
 
 enum {
-	/* The most firings and bytes of texts that wait for relay_triggers_next(), before one more event is evaluated. */
+	/* The most firings, and bytes of lines, that are kept before one more event is evaluated. */
 	FIRINGS_MAX = 1024,
-	TEXTS_BYTES = 1 << 20,
-	TEXT_BYTES = 2048, /* of one text; the rest is cut off */
+	LINES_BYTES = 1 << 20,
+	TEXT_BYTES = 2048, /* of an event's text; the rest is cut off */
 };
-static const uint64_t NS = 1000000000;
+static const uint64_t NS = 1000000000, NS_IN_MS = 1000000;
 
 struct trigger {
 	struct relay_trigger given;
-	char *glob;
+	char *name, *glob;
 	struct relay_conditions *conditions;
-};
-
-/* A firing whose text begins at `text` in relay_triggers.texts. */
-struct kept {
-	struct relay_firing firing;
-	size_t text;
 };
 
 struct relay_triggers {
@@ -40,8 +35,9 @@ struct relay_triggers {
 	bool has_failed; /* there was no memory in the last relay_triggers_gather() */
 	struct trigger at[RELAY_TRIGGERS_MAX];
 	struct relay_encoder *encoder;
-	struct relay_output texts;
-	struct kept firings[FIRINGS_MAX + RELAY_TRIGGERS_MAX];
+	struct relay_output lines;
+	struct relay_output text; /* of the event that is evaluated; empty: no trigger has fired at it so far */
+	struct relay_firing firings[FIRINGS_MAX + RELAY_TRIGGERS_MAX];
 	size_t n_firings, n_told;
 };
 
@@ -52,11 +48,13 @@ void relay_triggers_free(struct relay_triggers *triggers)
 	if (!triggers)
 		return;
 	for (uint32_t i = 0; i < triggers->n; i++) {
+		free(triggers->at[i].name);
 		free(triggers->at[i].glob);
 		free(triggers->at[i].conditions);
 	}
 	free(triggers->encoder);
-	free(triggers->texts.at);
+	free(triggers->lines.at);
+	free(triggers->text.at);
 	free(triggers);
 }
 
@@ -73,7 +71,9 @@ static int copy_trigger(struct trigger *trigger, const struct relay_trigger *giv
 	if (given->kind > RELAY_TRIGGER_OTHER || waits_for_events(given) != (given->glob != NULL) ||
 	    (conditions && (!relay_conditions_are_sound(conditions) || !conditions->n_conditions)))
 		return -EINVAL;
-	if (given->glob && !(trigger->glob = strdup(given->glob)))
+	trigger->name = strdup(given->name ? given->name : "");
+	trigger->glob = given->glob ? strdup(given->glob) : NULL;
+	if (!trigger->name || (given->glob && !trigger->glob))
 		return -ENOMEM;
 	if (!conditions)
 		return 0;
@@ -116,21 +116,64 @@ struct cause {
 	const char *text;
 };
 
-static void put_firing(struct relay_triggers *triggers, struct relay_firing *firing, struct cause cause)
+/* Write an event as text, without its time. */
+static void put_event(struct relay_triggers *triggers, const struct relay_event *event)
 {
-	struct relay_output *texts = &triggers->texts;
-	const size_t begin = texts->length;
-	if (cause.event)
-		triggers->encoder->event(triggers->encoder, texts, cause.event);
-	else if (cause.text)
-		relay_put_text(texts, cause.text);
-	if (texts->length - begin > TEXT_BYTES)
-		texts->length = begin + TEXT_BYTES;
-	firing->length = (uint32_t)(texts->length - begin);
+	struct relay_output *text = &triggers->text;
+	if (!text->length)
+		triggers->encoder->event(triggers->encoder, text, event);
+	if (text->has_failed)
+		return;
+	const char *begin = (const char *)memchr(text->at, ']', text->length) + strlen("] ");
+	const size_t length = (size_t)(text->at + text->length - strlen("\n") - begin);
+	relay_put(&triggers->lines, begin, length < TEXT_BYTES ? length : TEXT_BYTES);
 }
 
-/* Fire a trigger if its limit allows it. */
-static bool fire(struct relay_triggers *triggers, uint32_t number, uint64_t time, struct cause cause)
+static void put_silence(struct relay_output *output, uint64_t time)
+{
+	relay_put_number(output, "no event for ", time % NS ? time / NS_IN_MS : time / NS);
+	relay_put_text(output, time % NS ? "ms" : "s");
+}
+
+/* Write the line of a firing, which state->fired counts already. */
+static void put_line(struct relay_triggers *triggers, const struct trigger *trigger, uint64_t time, struct cause cause)
+{
+	struct relay_output *lines = &triggers->lines;
+	const struct relay_trigger_state *state = &trigger->given.state;
+	relay_put_line_time(triggers->encoder, lines, time);
+	relay_put_byte(lines, ' ');
+	relay_put_text(lines, trigger->name);
+	relay_put_number(lines, " ", state->fired);
+	relay_put_text(lines, ": ");
+	if (cause.event)
+		put_event(triggers, cause.event);
+	else if (cause.text)
+		relay_put_text(lines, cause.text);
+	else
+		put_silence(lines, trigger->given.quiet);
+	if (state->limited) {
+		relay_put_number(lines, " (", state->limited);
+		relay_put_number(lines, " more since firing ", state->fired - 1);
+		relay_put_byte(lines, ')');
+	}
+	relay_put_byte(lines, '\n');
+}
+
+static void add_firing(struct relay_triggers *triggers, uint32_t number, uint64_t time, struct cause cause)
+{
+	struct trigger *trigger = &triggers->at[number];
+	struct relay_trigger_state *state = &trigger->given.state;
+	state->fired++;
+	if (!trigger->given.is_only_told)
+		triggers->firings[triggers->n_firings++] =
+		    (struct relay_firing){.trigger = number, .number = state->fired, .time = time};
+	put_line(triggers, trigger, time, cause);
+	state->limited = 0;
+	state->due = time + trigger->given.limit;
+}
+
+/* Fire a trigger if its limit allows it. Inline, because a limit may forbid it at each of many events. */
+static inline bool fire(struct relay_triggers *triggers, uint32_t number, uint64_t time, struct cause cause)
 {
 	const struct relay_trigger *given = &triggers->at[number].given;
 	struct relay_trigger_state *state = &triggers->at[number].given.state;
@@ -140,14 +183,13 @@ static bool fire(struct relay_triggers *triggers, uint32_t number, uint64_t time
 		state->limited++;
 		return false;
 	}
-	struct kept *kept = &triggers->firings[triggers->n_firings++];
-	*kept = (struct kept){
-	    .firing = {.trigger = number, .number = ++state->fired, .time = time, .limited = state->limited},
-	    .text = triggers->texts.length};
-	put_firing(triggers, &kept->firing, cause);
-	state->limited = 0;
-	state->due = time + given->limit;
+	add_firing(triggers, number, time, cause);
 	return true;
+}
+
+static bool is_full(const struct relay_triggers *triggers)
+{
+	return triggers->n_firings >= FIRINGS_MAX || triggers->lines.length >= LINES_BYTES;
 }
 
 /* An event of the trigger's names has met its condition. */
@@ -200,7 +242,7 @@ static void find_same_field(struct relay_choices *choices)
 	struct relay_choice *last = &choices->at[choices->n - 1];
 	last->same_field = 0;
 	for (const struct relay_choice *other = choices->at; other < last; other++, last->same_field++)
-		if (is_single(last) && is_single(other) &&
+		if (is_single(last) && is_single(other) && last->has_range == other->has_range &&
 		    is_same_path(last->comparisons->path, other->comparisons->path))
 			return;
 }
@@ -222,6 +264,7 @@ static bool choose(struct relay_choices *choices, uint32_t number, const struct 
 		free(choice.comparisons);
 		return true;
 	}
+	choice.has_range = is_single(&choice) && relay_comparison_range(choice.comparisons, &choice.range);
 	choices->at[choices->n++] = choice;
 	find_same_field(choices);
 	return true;
@@ -261,21 +304,36 @@ static const struct relay_choices *choices_of(const struct relay_triggers *trigg
 
 /* --- events --- */
 
+/* A field that single comparisons are of. */
+struct field {
+	const unsigned char *at; /* NULL: it is not complete */
+	uint64_t value;          /* for relay_range_takes() */
+};
+
+static void find_field(struct field *field, const struct relay_choice *choice, const struct relay_event *event)
+{
+	field->at = relay_pass_event(choice->comparisons->path, event->fields, event->end);
+	if (choice->has_range && !relay_range_load(choice->comparisons, field->at, event->end, &field->value))
+		field->at = NULL;
+}
+
 static void take_event(struct relay_triggers *triggers, const struct relay_event *event)
 {
 	const struct relay_choices *choices = choices_of(triggers, event);
-	const unsigned char *fields[RELAY_TRIGGERS_MAX]; /* where those begin that single comparisons are of */
+	struct field fields[RELAY_TRIGGERS_MAX]; /* by relay_choice.same_field */
 	triggers->has_failed |= !choices;
 	for (uint32_t i = 0; choices && i < choices->n; i++) {
 		const struct relay_choice *choice = &choices->at[i];
+		const struct field *field = &fields[choice->same_field];
 		bool takes;
-		if (is_single(choice)) {
-			if (choice->same_field == i)
-				fields[i] = relay_pass_event(choice->comparisons->path, event->fields, event->end);
-			takes = relay_comparison_takes(choice->comparisons, fields[choice->same_field], event->end);
-		} else {
+		if (is_single(choice) && choice->same_field == i)
+			find_field(&fields[i], choice, event);
+		if (choice->has_range)
+			takes = field->at && relay_range_takes(&choice->range, field->value);
+		else if (is_single(choice))
+			takes = relay_comparison_takes(choice->comparisons, field->at, event->end);
+		else
 			takes = relay_condition_takes(choice->comparisons, choice->first, event->fields, event->end);
-		}
 		if (takes)
 			match(triggers, choice->trigger, event);
 	}
@@ -291,22 +349,22 @@ static void take_loss(struct relay_triggers *triggers, const struct relay_event 
 int relay_triggers_gather(struct relay_triggers *triggers)
 {
 	const struct relay_event *event = NULL;
-	triggers->n_firings = triggers->n_told = 0;
-	triggers->texts.length = 0;
-	triggers->texts.has_failed = triggers->has_failed = false;
-	while (triggers->n_firings < FIRINGS_MAX && triggers->texts.length < TEXTS_BYTES &&
-	       (event = relay_merge_next(triggers->merge))) {
+	relay_triggers_forget(triggers);
+	triggers->text.has_failed = triggers->lines.has_failed = triggers->has_failed = false;
+	while (!is_full(triggers) && (event = relay_merge_next(triggers->merge))) {
+		triggers->text.length = 0;
 		if (event->lost)
 			take_loss(triggers, event);
 		else
 			take_event(triggers, event);
 	}
-	return triggers->has_failed || triggers->texts.has_failed ? -ENOMEM : !event;
+	triggers->has_failed |= triggers->text.has_failed || triggers->lines.has_failed;
+	return triggers->has_failed ? -ENOMEM : !event;
 }
 
 void relay_triggers_reach(struct relay_triggers *triggers, uint64_t time)
 {
-	for (uint32_t i = 0; i < triggers->n && triggers->n_firings < FIRINGS_MAX; i++) {
+	for (uint32_t i = 0; i < triggers->n && !is_full(triggers); i++) {
 		const struct relay_trigger *given = &triggers->at[i].given;
 		struct relay_trigger_state *state = &triggers->at[i].given.state;
 		if (given->kind != RELAY_TRIGGER_QUIET || state->is_told || time < state->last + given->quiet)
@@ -320,17 +378,29 @@ int relay_triggers_fire(struct relay_triggers *triggers, uint32_t trigger, uint6
 {
 	if (trigger >= triggers->n)
 		return -EINVAL;
-	return triggers->n_firings < FIRINGS_MAX && fire(triggers, trigger, time, (struct cause){.text = text});
+	if (is_full(triggers))
+		return -EAGAIN;
+	return fire(triggers, trigger, time, (struct cause){.text = text});
 }
 
 int relay_triggers_next(struct relay_triggers *triggers, struct relay_firing *firing)
 {
 	if (triggers->n_told == triggers->n_firings)
 		return 0;
-	const struct kept *kept = &triggers->firings[triggers->n_told++];
-	*firing = kept->firing;
-	firing->text = triggers->texts.at ? triggers->texts.at + kept->text : "";
+	*firing = triggers->firings[triggers->n_told++];
 	return 1;
+}
+
+const char *relay_triggers_lines(const struct relay_triggers *triggers, size_t *length)
+{
+	*length = triggers->lines.length;
+	return triggers->lines.at;
+}
+
+void relay_triggers_forget(struct relay_triggers *triggers)
+{
+	triggers->n_firings = triggers->n_told = 0;
+	triggers->lines.length = 0;
 }
 
 int relay_triggers_state(const struct relay_triggers *triggers, uint32_t trigger, struct relay_trigger_state *state)

@@ -291,3 +291,44 @@ bool relay_condition_takes(const struct relay_comparison *comparisons, uint16_t 
 	}
 	return at == RELAY_TAKE;
 }
+
+/* --- ranges --- */
+
+/* The values of signed fields are ordered as those of unsigned ones if the least one becomes 0. */
+static uint64_t shifted(const struct relay_comparison *comparison, uint64_t value)
+{
+	return comparison->kind == RELAY_FIELD_SIGNED ? value ^ 1ull << 63 : value;
+}
+
+static bool takes_order(const struct relay_comparison *comparison, enum relay_order order)
+{
+	return comparison->next[(comparison->accepts & order) != 0] == RELAY_TAKE;
+}
+
+bool relay_comparison_range(const struct relay_comparison *comparison, struct relay_range *range)
+{
+	const bool is_signed = comparison->kind == RELAY_FIELD_SIGNED;
+	bool less = takes_order(comparison, RELAY_LESS), equal = takes_order(comparison, RELAY_EQUAL),
+	     greater = takes_order(comparison, RELAY_GREATER);
+	if (comparison->compared != RELAY_INTEGERS)
+		return false;
+	/* All values of the field are on the same side of a number that is no value of its type. */
+	if (comparison->is_negative && !is_signed)
+		less = equal = greater;
+	else if (!comparison->is_negative && is_signed && comparison->integer > INT64_MAX)
+		greater = equal = less;
+	const uint64_t number = shifted(comparison, comparison->integer);
+	range->is_inverse = !equal;
+	range->low = less != range->is_inverse ? 0 : number;
+	range->span = (greater != range->is_inverse ? UINT64_MAX : number) - range->low;
+	return true;
+}
+
+bool relay_range_load(const struct relay_comparison *comparison, const unsigned char *at, const unsigned char *end,
+                      uint64_t *value)
+{
+	if (!at || (size_t)(end - at) < comparison->bytes)
+		return false;
+	*value = shifted(comparison, load(comparison, at));
+	return true;
+}

@@ -55,6 +55,24 @@ bool relay_condition_takes(const struct relay_comparison *comparisons, uint16_t 
 bool relay_comparison_takes(const struct relay_comparison *comparison, const unsigned char *at,
                             const unsigned char *end);
 
+/* The values for which a condition of one comparison with an integer is true: `span` + 1 of them from `low` on, or all others. */
+struct relay_range {
+	uint64_t low, span;
+	bool is_inverse;
+};
+
+/* Get the range of a condition of one comparison. false: it is none with an integer. */
+bool relay_comparison_range(const struct relay_comparison *comparison, struct relay_range *range);
+
+/* Load the value of the field, which begins at `at`, for relay_range_takes(). false: the field is not complete. */
+bool relay_range_load(const struct relay_comparison *comparison, const unsigned char *at, const unsigned char *end,
+                      uint64_t *value);
+
+static inline bool relay_range_takes(const struct relay_range *range, uint64_t value)
+{
+	return (value - range->low <= range->span) != range->is_inverse;
+}
+
 /* Free the memory of n comparisons, but not the array. */
 void relay_comparisons_clear(struct relay_comparison *comparisons, unsigned n);
 

@@ -27,6 +27,24 @@ static const char *fired(struct relay_triggers *triggers)
 	return text;
 }
 
+/* The lines are these, after their times, which depend on the time zone. */
+static void check_lines(const struct relay_triggers *triggers, const char *expected)
+{
+	size_t length;
+	const char *at = relay_triggers_lines(triggers, &length), *end = at + length;
+
+	while (at < end) {
+		const char *line = memmem(at, (size_t)(end - at), "] ", 2), *next;
+		CHECK(line && *at == '[');
+		line += 2;
+		next = (const char *)memchr(line, '\n', (size_t)(end - line)) + 1;
+		CHECK(strncmp(line, expected, (size_t)(next - line)) == 0);
+		expected += next - line;
+		at = next;
+	}
+	CHECK_EQ(*expected, 0);
+}
+
 #define CHECK_FIRED(triggers, times) CHECK_EQ(strcmp(fired(triggers), times), 0)
 
 /* A condition that the field n is at least so. */
@@ -94,11 +112,101 @@ TEST(conditions_on_several_fields_are_told_apart)
 	CHECK_FIRED(triggers, "0@10 1@20 2@20");
 }
 
+/* --- comparisons of integers --- */
+
+enum { N_ORDERS = 16 };
+
+/* Of a comparison of the field n with a constant: each set of orders, each with both outcomes. It is compared n_times, which
+ * makes no difference. */
+static struct relay_conditions comparison(unsigned orders, uint8_t operand, uint64_t constant, uint32_t n_times)
+{
+	struct relay_conditions conditions = {.n_steps = n_times, .n_conditions = 1, .texts = "n"};
+
+	for (uint32_t i = 0; i < n_times; i++) {
+		const uint8_t yes = i + 1 == n_times ? RELAY_CONDITION_TAKE : (uint8_t)(i + 1);
+		conditions.steps[i] = (struct relay_condition_step){.operand = operand,
+		                                                    .accepts = orders % 8,
+		                                                    .text = 1,
+		                                                    .number = constant,
+		                                                    .next = {RELAY_CONDITION_REFUSE, yes}};
+		if (orders / 8) {
+			conditions.steps[i].next[0] = yes;
+			conditions.steps[i].next[1] = RELAY_CONDITION_REFUSE;
+		}
+	}
+	return conditions;
+}
+
+static struct relay_merge *merge_with_field(uint32_t type, struct queue *queue, const uint64_t *values, size_t n,
+                                            size_t bytes)
+{
+	const struct relay_trace_field field = {"n", type};
+	const struct relay_trace_event event = {.provider = "p", .name = "e", .fields = &field, .n_fields = 1};
+	struct relay_layouts *layouts = relay_layouts_new(0);
+	struct relay_merge_process process = a_process(layouts);
+	struct relay_merge *merge = relay_merge_new(0, UINT64_MAX);
+	struct made *made = begin_packet(1, 0);
+
+	CHECK_EQ(relay_layouts_declare(layouts, 0, &event), 0);
+	CHECK_EQ(relay_merge_add_process(merge, &process), 0);
+	for (size_t i = 0; i < n; i++)
+		put_event(made, 1 + i, 0, &values[i], bytes);
+	give(queue, made);
+	add_queue(merge, 0, 0, queue);
+	return merge;
+}
+
+/* A condition of one comparison is evaluated as a range of values; twice the same comparison is not. */
+static void check_ranges(uint32_t type, size_t bytes, uint8_t operand, uint64_t constant)
+{
+	static const uint64_t values[] = {
+	    0, 1, 2, 127, 128, 255, 1ull << 31, UINT32_MAX, INT64_MAX, 1ull << 63, UINT64_MAX - 1, UINT64_MAX};
+	enum { N = sizeof(values) / sizeof(values[0]) };
+	struct queue queue = {.is_ended = true};
+	AUTOPTR(relay_merge) merge = merge_with_field(type, &queue, values, N, bytes);
+	struct relay_conditions conditions[2 * N_ORDERS];
+	struct relay_trigger wanted[2 * N_ORDERS] = {0};
+	uint64_t firings[2 * N_ORDERS] = {0};
+	struct relay_firing firing;
+
+	for (unsigned i = 0; i < 2 * N_ORDERS; i++) {
+		conditions[i] = comparison(i / 2, operand, constant, 1 + i % 2);
+		wanted[i] = (struct relay_trigger){.glob = "p:e", .conditions = &conditions[i]};
+	}
+	AUTOPTR(relay_triggers) triggers = relay_triggers_new(merge, wanted, 2 * N_ORDERS);
+
+	CHECK_EQ(relay_triggers_gather(triggers), 1);
+	while (relay_triggers_next(triggers, &firing))
+		firings[firing.trigger] |= 1ull << firing.time;
+	for (unsigned i = 0; i < 2 * N_ORDERS; i += 2)
+		CHECK_EQ(firings[i], firings[i + 1]);
+	CHECK_EQ(firings[0], 0);
+	CHECK_EQ(firings[2 * 7], (1ull << (N + 1)) - 2); /* less, equal and greater */
+}
+
+TEST(a_comparison_of_an_integer_is_true_for_the_same_values_in_each_type)
+{
+	static const struct {
+		uint32_t type;
+		size_t bytes;
+	} types[] = {{RELAY_TRACE_U8, 1},  {RELAY_TRACE_I8, 1},  {RELAY_TRACE_U32, 4},
+	             {RELAY_TRACE_I32, 4}, {RELAY_TRACE_U64, 8}, {RELAY_TRACE_I64, 8}};
+	static const uint64_t constants[] = {0, 1, 127, 128, 255, INT64_MAX, 1ull << 63, UINT64_MAX};
+
+	for (size_t i = 0; i < sizeof(types) / sizeof(types[0]); i++)
+		for (size_t k = 0; k < sizeof(constants) / sizeof(constants[0]); k++) {
+			check_ranges(types[i].type, types[i].bytes, RELAY_OPERAND_POSITIVE, constants[k]);
+			check_ranges(types[i].type, types[i].bytes, RELAY_OPERAND_NEGATIVE, -constants[k]);
+		}
+}
+
+/* --- what they are told --- */
+
 TEST(new_triggers_go_on_where_others_were)
 {
 	struct queue a = {.watermark = 25};
 	AUTOPTR(relay_merge) merge = merge_of(0, UINT64_MAX);
-	struct relay_trigger wanted = {.glob = "p:e", .limit = 100};
+	struct relay_trigger wanted = {.name = "slow", .glob = "p:e", .limit = 100};
 	struct relay_triggers *triggers = relay_triggers_new(merge, &wanted, 1);
 	struct relay_firing firing;
 
@@ -106,6 +214,7 @@ TEST(new_triggers_go_on_where_others_were)
 	add_queue(merge, 0, 0, &a);
 	CHECK_EQ(relay_triggers_gather(triggers), 1);
 	CHECK_FIRED(triggers, "0@10");
+	check_lines(triggers, "slow 1: app-42 cpu0 p:e: { n = 0 }\n");
 	CHECK_EQ(relay_triggers_state(triggers, 0, &wanted.state), 0);
 	relay_triggers_free(triggers);
 	AUTOPTR(relay_triggers) others = relay_triggers_new(merge, &wanted, 1);
@@ -114,9 +223,9 @@ TEST(new_triggers_go_on_where_others_were)
 	a.watermark = 200;
 	CHECK_EQ(relay_triggers_gather(others), 1);
 	CHECK_EQ(relay_triggers_next(others, &firing), 1);
-	CHECK_FIELDS(firing, (trigger, 0), (number, 2), (time, 110), (limited, 1));
-	CHECK(firing.length && memmem(firing.text, firing.length, "app-42 cpu0 p:e: { n = 2 }\n", 27));
+	CHECK_FIELDS(firing, (trigger, 0), (number, 2), (time, 110));
 	CHECK_EQ(relay_triggers_next(others, &firing), 0);
+	check_lines(others, "slow 2: app-42 cpu0 p:e: { n = 2 } (1 more since firing 1)\n");
 }
 
 TEST(silence_is_told_once_and_a_rate_once_a_second)
@@ -126,8 +235,10 @@ TEST(silence_is_told_once_and_a_rate_once_a_second)
 	const struct relay_trigger wanted[] = {
 	    {.kind = RELAY_TRIGGER_QUIET, .glob = "p:e", .quiet = 5},
 	    {.kind = RELAY_TRIGGER_RATE, .glob = "p:e", .most = 2},
+	    {.kind = RELAY_TRIGGER_QUIET, .name = "ms", .is_only_told = 1, .glob = "q:e", .quiet = 1500000000},
+	    {.kind = RELAY_TRIGGER_QUIET, .name = "s", .is_only_told = 1, .glob = "q:e", .quiet = 2 * (uint64_t)S},
 	};
-	AUTOPTR(relay_triggers) triggers = relay_triggers_new(merge, wanted, 2);
+	AUTOPTR(relay_triggers) triggers = relay_triggers_new(merge, wanted, 4);
 
 	give(&a, packet_of(0, 0, 7, (uint64_t[]){3, 4, 12, 15, S, S + 1, S + 2}));
 	add_queue(merge, 0, 0, &a);
@@ -135,8 +246,10 @@ TEST(silence_is_told_once_and_a_rate_once_a_second)
 	relay_triggers_reach(triggers, S + 6);
 	CHECK_FIRED(triggers, "0@9 1@12 0@20 1@1000000002");
 	relay_triggers_reach(triggers, S + 7);
+	relay_triggers_forget(triggers);
 	relay_triggers_reach(triggers, 2 * (uint64_t)S);
-	CHECK_FIRED(triggers, "0@1000000007");
+	CHECK_FIRED(triggers, "");
+	check_lines(triggers, "ms 1: no event for 1500ms\ns 1: no event for 2s\n");
 }
 
 TEST(losses_and_callers_fire)
@@ -159,6 +272,24 @@ TEST(losses_and_callers_fire)
 	CHECK_EQ(relay_triggers_fire(triggers, 1, 70, "as told"), 1);
 	CHECK_EQ(relay_triggers_fire(triggers, 2, 70, NULL), -EINVAL);
 	CHECK_FIRED(triggers, "0@50 1@60 1@70");
+}
+
+TEST(a_firing_for_which_there_is_no_room_can_be_tried_again)
+{
+	AUTOPTR(relay_merge) merge = merge_of(0, UINT64_MAX);
+	const struct relay_trigger wanted = {.name = "end", .kind = RELAY_TRIGGER_OTHER};
+	AUTOPTR(relay_triggers) triggers = relay_triggers_new(merge, &wanted, 1);
+	struct relay_trigger_state state;
+	uint64_t n = 0;
+
+	while (relay_triggers_fire(triggers, 0, n, "one") == 1)
+		n++;
+	CHECK(n > 0);
+	CHECK_EQ(relay_triggers_fire(triggers, 0, n, "one"), -EAGAIN);
+	relay_triggers_forget(triggers);
+	CHECK_EQ(relay_triggers_fire(triggers, 0, n, "another"), 1);
+	CHECK_EQ(relay_triggers_state(triggers, 0, &state), 0);
+	CHECK_FIELDS(state, (fired, n + 1), (limited, 0));
 }
 
 TEST(more_firings_than_are_kept_at_a_time_are_all_told)
