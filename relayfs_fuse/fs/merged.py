@@ -28,9 +28,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from relayfs_fuse.errors import failure
 from relayfs_fuse.fs.attributes import Attributes
-from relayfs_fuse.fs.kept import Kept
 from relayfs_fuse.fs.kinds.base import BLOCK_SIZE
 from relayfs_fuse.fs.kinds.handles import Handle
+from relayfs_fuse.fs.kinds.kept import Kept
 from relayfs_fuse.fs.nodes import SubjectFile, check_only_reads
 from relayfs_fuse.native.library import Closing
 from relayfs_fuse.native.merge import EVER, Export, Style
@@ -205,7 +205,7 @@ class MergedHandle(Handle):
         self._passed = b""  # the last of these
         self._given: Counter[bytes | None] = Counter()  # what else it has got, if that is not told by their number
         self._end: int | None = None  # a read at this offset returns nothing
-        self._kept = Kept(self.number, KEPT_BYTES)  # the last bytes that were read
+        self._kept = Kept(self.number)  # the last bytes that were read
         # Where pieces of the merge end, from `_kept` on; and Events.time then.
         self._pieces = deque([(0, -1)])
         self._handles = node.handles
@@ -309,7 +309,7 @@ class MergedHandle(Handle):
         taken = bytes(self.ready[:length])
         del self.ready[:length]
         self.n_given += length
-        self._kept.add(notes, taken, self.n_given)
+        self._kept.add(notes, taken, self.n_given, KEPT_BYTES)
         while self._pieces and self._pieces[0][0] < self.n_given - len(self._kept):
             self._pieces.popleft()
         return taken

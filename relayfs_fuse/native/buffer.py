@@ -90,7 +90,8 @@ class Buffer(ChannelMemory):
     _show_pointer = ffi.addressof(lib, "relay_buf_show")
     _peeking = (
         lib.relay_buf_peek_open, lib.relay_buf_peek_copy, lib.relay_buf_peek_more, lib.relay_buf_peek_rewind,
-        lib.relay_buf_peek_has_skipped, lib.relay_buf_peek_close,
+        lib.relay_buf_peek_has_skipped, lib.relay_buf_peek_save, lib.relay_buf_peek_restore,
+        lib.relay_buf_peek_close,
     )  # fmt: skip
 
     @property

@@ -158,13 +158,15 @@ class Peek(library.Handle):
     """Copy what is unread in a mem file, up to the end that it had when this was made, without consuming.
 
     memory: the mapped file, which stays the caller's, and open as long as this
-    functions: the library's functions that open, copy, extend, rewind, tell whether data was skipped, and close
+    functions: the library's functions, in the order of their names in __init__()
     """
 
     def __init__(self, memory: ChannelMemory, functions: tuple[Any, ...]) -> None:
         self._memory = memory
-        open_peek, self._copy, self._more, self._rewind, self._has_skipped, self._close = functions
-        super().__init__(library.not_null(open_peek(memory.pointer), memory.path))
+        begin, self._copy, self._more, self._rewind, *others = functions
+        self._has_skipped, self._save, self._restore, self._close = others
+        super().__init__(library.not_null(begin(memory.pointer), memory.path))
+        self._saved = ffi.new("char[]", self._save(self._open, ffi.NULL, 0))
 
     def close(self) -> None:
         """Free it."""
@@ -185,6 +187,15 @@ class Peek(library.Handle):
     def rewind(self) -> None:
         """Begin again, up to the same end."""
         self._rewind(self._open)
+
+    def save(self) -> bytes:
+        """Return how far it is, for restore()."""
+        self._save(self._open, self._saved, len(self._saved))
+        return bytes(ffi.buffer(self._saved))
+
+    def restore(self, saved: bytes) -> None:
+        """Go on where a peek of the same file was, also one of another process; OSError: EINVAL."""
+        library.check(self._restore(self._open, saved, len(saved)))
 
     @property
     def has_skipped(self) -> bool:

@@ -101,7 +101,8 @@ class RingMemory(ChannelMemory):
     _show_pointer = ffi.addressof(lib, "relay_ring_show")
     _peeking = (
         lib.relay_ring_peek_open, lib.relay_ring_peek_copy, lib.relay_ring_peek_more, lib.relay_ring_peek_rewind,
-        lib.relay_ring_peek_has_skipped, lib.relay_ring_peek_close,
+        lib.relay_ring_peek_has_skipped, lib.relay_ring_peek_save, lib.relay_ring_peek_restore,
+        lib.relay_ring_peek_close,
     )  # fmt: skip
 
     def stats(self) -> RingStats:

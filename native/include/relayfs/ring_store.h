@@ -113,6 +113,8 @@ ssize_t relay_ring_peek_copy(struct relay_ring_peek *peek, void *to, size_t size
 void relay_ring_peek_more(struct relay_ring_peek *peek);
 void relay_ring_peek_rewind(struct relay_ring_peek *peek);
 int relay_ring_peek_has_skipped(const struct relay_ring_peek *peek);
+size_t relay_ring_peek_save(const struct relay_ring_peek *peek, void *to, size_t size);
+int relay_ring_peek_restore(struct relay_ring_peek *peek, const void *from, size_t size);
 void relay_ring_peek_close(struct relay_ring_peek *peek);
 
 /* Count a record as too large without trying to write it. Errors as relay_ring_output(): -EAGAIN. */

@@ -404,6 +404,9 @@ int relay_consume_valid(struct rchan_buf *buf);
  * peek_more(): copy also what was written since, or since a reset. 0 or -EBADMSG.
  * peek_rewind(): begin again, up to the same end.
  * peek_has_skipped(): 1 if data was skipped since it began, because it was overwritten or consumed before it was copied.
+ * peek_save(): store in `to` how far it is, if that fits in `size` bytes. Returns the bytes that it takes.
+ * peek_restore(): go on where another peek of the buffer was, perhaps one of another process, with the same library. 0; -EINVAL:
+ * `from` is not as long as what peek_save() has stored.
  */
 struct relay_peek;
 struct relay_peek *relay_buf_peek_open(struct rchan_buf *buf);
@@ -411,6 +414,8 @@ ssize_t relay_buf_peek_copy(struct relay_peek *peek, void *to, size_t size);
 int relay_buf_peek_more(struct relay_peek *peek);
 void relay_buf_peek_rewind(struct relay_peek *peek);
 int relay_buf_peek_has_skipped(const struct relay_peek *peek);
+size_t relay_buf_peek_save(const struct relay_peek *peek, void *to, size_t size);
+int relay_buf_peek_restore(struct relay_peek *peek, const void *from, size_t size);
 void relay_buf_peek_close(struct relay_peek *peek);
 
 /* Return the number of records in the pieces of begin(), without lost or discarded ones. Correct only if the memory is. */

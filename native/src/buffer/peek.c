@@ -23,8 +23,9 @@
 /* Tries to copy data that is not overwritten meanwhile, before the caller has to call again; the most spans of a copy. */
 enum { COPY_TRIES = 100, COPY_SPANS = 64 };
 
+/* A change needs another HANDOVER_VERSION (relayfs_fuse/fs/versions.py). */
 struct relay_peek {
-	struct rchan_buf *buf;
+	struct rchan_buf *buf;                 /* of this process: relay_buf_peek_restore() leaves it */
 	struct relay_consumer first, at;       /* the first byte that was copied, and the next */
 	uint64_t head, head_records, produced; /* the end of what is to be copied */
 	uint64_t first_holes, holes;           /* relay_n_holes() of the consumer when it was not after `first`, `at` */
@@ -218,6 +219,23 @@ void relay_buf_peek_rewind(struct relay_peek *peek)
 int relay_buf_peek_has_skipped(const struct relay_peek *peek)
 {
 	return peek->has_skipped || peek->was_reset;
+}
+
+size_t relay_buf_peek_save(const struct relay_peek *peek, void *to, size_t size)
+{
+	if (size >= sizeof(*peek))
+		memcpy(to, peek, sizeof(*peek));
+	return sizeof(*peek);
+}
+
+int relay_buf_peek_restore(struct relay_peek *peek, const void *from, size_t size)
+{
+	struct rchan_buf *buf = peek->buf;
+	if (size != sizeof(*peek))
+		return -EINVAL;
+	memcpy(peek, from, size);
+	peek->buf = buf;
+	return 0;
 }
 
 void relay_buf_peek_close(struct relay_peek *peek)

@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* A change needs another HANDOVER_VERSION (relayfs_fuse/fs/versions.py). */
 struct relay_ring_peek {
 	struct relay_ring_follow follow, first; /* now, and at the beginning */
 	uint64_t end;                           /* the producer position up to which records are copied */
@@ -79,6 +80,23 @@ ssize_t relay_ring_peek_copy(struct relay_ring_peek *peek, void *to, size_t size
 	if (done || got == -EAGAIN)
 		return (ssize_t)done;
 	return got == -EINPROGRESS || got >= 0 ? -EBUSY : got;
+}
+
+size_t relay_ring_peek_save(const struct relay_ring_peek *peek, void *to, size_t size)
+{
+	if (size >= sizeof(*peek))
+		memcpy(to, peek, sizeof(*peek));
+	return sizeof(*peek);
+}
+
+int relay_ring_peek_restore(struct relay_ring_peek *peek, const void *from, size_t size)
+{
+	struct relay_ring *ring = peek->follow.ring;
+	if (size != sizeof(*peek))
+		return -EINVAL;
+	memcpy(peek, from, size);
+	peek->follow.ring = peek->first.ring = ring;
+	return 0;
 }
 
 void relay_ring_peek_close(struct relay_ring_peek *peek)

@@ -4,7 +4,9 @@ They have the bytes that the relay file would return. A read at the end returns 
 with what was written since. After poll(2) has said POLLHUP, the reads go on up to the last record of the channel. A
 program may read them at any offset: a read before the last bytes, which are kept, copies the data again from the
 beginning. Data that was overwritten or consumed before it was copied is not there, and offsets count what was read. So
-a read fails with ESPIPE if data before its offset cannot be copied again.
+a read fails with ESPIPE if data before its offset cannot be copied again. A read that fails changes nothing.
+
+If the server dies, the next one goes on with the same bytes, also if what was read has been consumed meanwhile.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from relayfs_fuse import native
 from relayfs_fuse.errors import failure
 from relayfs_fuse.fs.kinds.base import BLOCK_SIZE, GONE, READABLE
 from relayfs_fuse.fs.kinds.handles import Handle
+from relayfs_fuse.fs.kinds.kept import Kept
 
 if TYPE_CHECKING:
     import pyfuse3
@@ -25,7 +28,6 @@ if TYPE_CHECKING:
     from relayfs_fuse.fs.kinds.base import Stored
     from relayfs_fuse.fs.opener import Opening
     from relayfs_fuse.fs.requests.acts import Acts
-    from relayfs_fuse.fs.requests.streams import Streams
     from relayfs_fuse.native.memory import Peek
 
 # How many of the bytes before the next one are kept.
@@ -46,27 +48,22 @@ class PeekHandle(Handle):
         self._stored = stored
         self._peek: Peek = stored.buffer.peek()
         stored.n_users += 1
-        self._begun = stored.n_consumed()
-        self._is_lost = False
         self._end = 0  # the offset of the next byte to copy
         self._has_ended = False  # the last read has found the end
         self._was_told_gone = False  # poll has told the program that no more will be written
-        self._kept = bytearray()  # the bytes before it, which include the rest of a record that was read in part
+        self._kept = Kept(self.number)  # the bytes before it, which include the rest of a record that was read in part
+        self._n_added = 0  # to them, so far
 
     def state(self) -> Any:
-        """Return where it begins and how much was copied."""
-        return [self._begun, self._end, self._has_ended]
+        """Return how far it has copied, and what is kept."""
+        told = self._has_ended, self._was_told_gone
+        return [self._peek.save().hex(), self._end, *told, len(self._kept), self._n_added]
 
     def restore(self, state: Any, acts: Acts) -> None:
-        """Go on behind what was copied, unless it was consumed meanwhile."""
-        begun, end, has_ended = state
-        self._is_lost = self._begun != begun and end > 0
-        while not self._is_lost and self._end < end:
-            data = self._copy(min(BLOCK_SIZE, end - self._end))
-            self._is_lost = not data
-            self._end += len(data)
-            self._kept = (self._kept + data)[-KEPT_BYTES:]
-        self._has_ended = has_ended
+        """Go on behind what was copied."""
+        saved, self._end, self._has_ended, self._was_told_gone, n_kept, self._n_added = state
+        self._peek.restore(bytes.fromhex(saved))
+        self._kept.restore(acts.notes, n_kept, self._n_added)
 
     @property
     def kept_bytes(self) -> int:
@@ -79,38 +76,46 @@ class PeekHandle(Handle):
 
     async def read(self, acts: Acts, offset: int, size: int, request: tap.Request) -> bytes:
         """Return data at an offset; b"": it is at the end or after it. OSError: ESPIPE, EFBIG, EINTR, EBADMSG."""
-        return await acts.streams.interruptible(partial(self._read, acts.streams, offset, size, request), request)
+        return await acts.streams.interruptible(partial(self._read, acts, offset, size, request), request)
 
-    async def _read(self, streams: Streams, offset: int, size: int, request: tap.Request) -> bytes:
-        async with streams.peeks.of(self.number):
-            return await self._read_in_turn(streams, offset, size, not request.nonblocking)
+    async def _read(self, acts: Acts, offset: int, size: int, request: tap.Request) -> bytes:
+        async with acts.streams.peeks.of(self.number):
+            saved = self._peek.save()
+            try:
+                return await self._read_in_turn(acts, offset, size, not request.nonblocking)
+            except BaseException:  # also if it is interrupted
+                self._peek.restore(saved)
+                raise
 
-    async def _read_in_turn(self, streams: Streams, offset: int, size: int, may_sleep: bool) -> bytes:
-        if self._is_lost:
-            raise failure(errno.ESPIPE)
-        if offset < self._end - len(self._kept):
+    async def _read_in_turn(self, acts: Acts, offset: int, size: int, may_sleep: bool) -> bytes:
+        """Do as read(); if it fails, only the peek has changed."""
+        begins_again, end, copied = offset < self._end - len(self._kept), self._end, bytearray()
+        if begins_again:
             self._peek.rewind()
-            self._end = 0
-            self._kept.clear()
-        if (self._has_ended or self._was_told_gone) and offset == self._end:
+            end = 0
+        if (self._has_ended or self._was_told_gone) and offset == end:
             self._peek.more()
-        self._has_ended = False
         # Programs take a read that returns less for the last one.
-        while self._end < offset + size:
-            data = await streams.when_free(lambda: self._copy(size), may_sleep)
-            if offset > self._end and self._peek.has_skipped:
+        while end < offset + size:
+            length = max(size, min(offset - end, BLOCK_SIZE))
+            data = await acts.streams.when_free(partial(self._copy, length), may_sleep)
+            if offset > end and self._peek.has_skipped:
                 raise failure(errno.ESPIPE)
             if not data:
                 break
-            self._end += len(data)
-            self._kept += data
-            del self._kept[: -max(KEPT_BYTES, self._end - offset)]
-            await streams.let_others_run()
-        if offset >= self._end:
-            self._has_ended = True
-            return b""
-        begin = len(self._kept) - (self._end - offset)
-        return bytes(self._kept[begin : begin + size])
+            end += len(data)
+            copied += data
+            del copied[: -max(KEPT_BYTES, end - offset)]
+            await acts.streams.let_others_run()
+        back = self._end - offset
+        given = self._kept.part(back, size) if back > 0 and not begins_again else b""
+        given += copied[max(0, offset - (end - len(copied))) :][: size - len(given)]
+        self._has_ended, self._end = offset >= end, end
+        most = max(KEPT_BYTES, end - offset - size)
+        kept = bytes(copied[-most:])
+        self._n_added += len(kept)
+        self._kept.add(acts.notes, kept, self._n_added, len(kept) if begins_again else most)
+        return given
 
     def poll(self, acts: Acts, notify: pyfuse3.PollHandle | None) -> int:
         """Return the events that hold now: a read never waits; after the channel was removed, all is read."""

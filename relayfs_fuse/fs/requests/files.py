@@ -242,9 +242,11 @@ class Operations(NameOperations):
         self, inode: int, fh: int, poll_handle: pyfuse3.PollHandle | None, ctx: pyfuse3.RequestContext
     ) -> int:
         """Return the events that hold now; `poll_handle` notifies the kernel when they change."""
-        handle = self._files[fh]
+        request, handle = tap.request(), self._files[fh]
         self._files.note_poll(handle, tap.poll_handle())
-        return handle.poll(self._acts, poll_handle)
+        events = handle.poll(self._acts, poll_handle)
+        self._files.note(handle, request.number)
+        return events
 
     def restore(self) -> list[int]:
         """Open the files again that a dead server had open; return the kernel's numbers of those that are polled."""

@@ -129,6 +129,7 @@ def test_what_cannot_be_read_again_is_an_error(mount: Mount) -> None:
         assert os.pread(file.fileno(), 600, end - 600) == last  # that is kept
         with pytest.raises(OSError, match="Illegal seek"):
             os.pread(file.fileno(), 10, 1000)
+        assert os.pread(file.fileno(), 600, end - 600) == last  # which has changed nothing
 
 
 def test_a_record_longer_than_the_read_is_read_in_parts(mount: Mount) -> None:

@@ -260,23 +260,57 @@ def test_what_was_counted_and_mapped_by_the_maker_stays(mount: Mount, kill: Call
         assert os.read(descriptor, 4096) == lines(1, 1)
 
 
-@pytest.mark.parametrize("options", ["", "type=ring size=64K"])
-def test_who_peeks_goes_on(mount: Mount, kill: Callable[[], None], options: str) -> None:
+PEEKED = {
+    "relay": "subbuf_size=256K n_subbufs=4",
+    "timed": "subbuf_size=256K n_subbufs=4 times=mono mode=overwrite",
+    "raw": "type=ring size=1M",
+    "line": "type=ring size=1M framing=line times=mono",
+}
+
+
+def peeked(mount: Mount, options: str, happens: Callable[[], None]) -> list[object]:
+    """Return what a program gets that peeks at a channel, between the steps of which something happens."""
     path = mount.create("log", f"buffers=single {options}")
-    for n in range(4):
-        path.write_bytes(lines(1, n))
-    with (mount.path / ".channels/log/peek0").open("rb", buffering=0) as file:
-        got = file.read(40)
-        kill()
-        assert got + file.read() == lines(4)
-        kill()
-        assert file.read() == b""
-    with (mount.path / ".channels/log/peek0").open("rb", buffering=0) as file:
-        assert file.read(40) == lines(4)[:40]
-        assert path.read_bytes() == lines(4)
-        kill()
-        with pytest.raises(OSError, match="Illegal seek"):
-            file.read()
+    for record in (lines(1), lines(1, 1), lines(5_000, 2), lines(1, 5_002)):
+        append(path, record)
+    found: list[object] = []
+
+    def look(step: Callable[[], object]) -> None:
+        try:
+            found.append(step())
+        except OSError as error:
+            found.append(error.errno)
+        happens()
+
+    with opened(mount.path / ".channels/log/peek0") as peek, opened(path, os.O_RDWR) as channel:
+        poll = select.poll()
+        poll.register(peek, select.POLLIN)
+        look(lambda: os.read(peek, 40))
+        assert len(os.read(channel, 1 << 20)) > 40  # it is consumed
+        look(lambda: os.read(peek, 7))
+        look(lambda: os.pread(peek, 60, 100_000))
+        for n in range(6):  # it is overwritten
+            os.write(channel, lines(5_000, 10_000 * n))
+            os.read(channel, 1 << 20)
+        look(lambda: os.read(peek, 30_000))
+        os.write(channel, lines(3))
+        look(lambda: os.pread(peek, 30, 0))
+        for _ in range(3):
+            look(lambda: os.read(peek, 1 << 20))
+        os.write(channel, lines(2))
+        mount.command("remove log")
+        look(lambda: poll.poll(0) == [(peek, select.POLLIN | select.POLLERR | select.POLLHUP)])
+        look(lambda: os.read(peek, 100))
+    return found
+
+
+@pytest.mark.parametrize("options", PEEKED.values(), ids=PEEKED)
+def test_who_peeks_goes_on(mount: Mount, kill: Callable[[], None], options: str) -> None:
+    expected = peeked(mount, options, lambda: None)
+    assert lines(2)[4:40] in expected[0]
+    assert b"" in expected
+    assert True in expected
+    assert peeked(mount, options, kill) == expected
 
 
 @pytest.mark.parametrize("face", ["merged", "merged.json", "merged.raw"])

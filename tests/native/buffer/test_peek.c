@@ -104,6 +104,28 @@ TEST(what_is_consumed_meanwhile_is_copied_until_it_is_overwritten)
 	CHECK_PEEKED(peek, "xxxxxxxxxx");
 }
 
+TEST(another_one_goes_on_where_it_was)
+{
+	AUTOPTR(rchan_buf) buf = make_buf(SUBBUF, N_SUBBUFS, RELAY_NO_OVERWRITE);
+	char one[RECORD + 1] = {0}, saved[1024];
+
+	CHECK_EQ(write_each(buf, "abcdef", RECORD), 0);
+	AUTOPTR(relay_peek) peek = peek_of(buf);
+	CHECK_EQ(relay_buf_peek_copy(peek, one, RECORD), RECORD);
+	size_t size = relay_buf_peek_save(peek, saved, sizeof(saved));
+	CHECK_EQ(strlen(drain(buf)), 6 * RECORD);
+	CHECK_EQ(write_each(buf, "gh", RECORD), 0);
+	AUTOPTR(relay_peek) other = peek_of(buf);
+	CHECK_EQ(relay_buf_peek_restore(other, saved, size - 1), -EINVAL);
+	CHECK_EQ(relay_buf_peek_restore(other, saved, size), 0);
+	CHECK_PEEKED(other, "bbbbbbbbbbccccccccccddddddddddeeeeeeeeeeffffffffff");
+	CHECK_EQ(relay_buf_peek_has_skipped(other), 0);
+	relay_buf_peek_rewind(other);
+	CHECK_EQ(strlen(peeked_by(other, RECORD)), 6 * RECORD);
+	CHECK_EQ(relay_buf_peek_more(other), 0);
+	CHECK_PEEKED(other, "gggggggggghhhhhhhhhh");
+}
+
 TEST(overwritten_data_is_skipped)
 {
 	AUTOPTR(rchan_buf) buf = make_buf(SUBBUF, N_SUBBUFS, RELAY_OVERWRITE);

@@ -94,6 +94,26 @@ TEST(each_framing_is_that_of_read)
 	}
 }
 
+TEST(another_one_goes_on_where_it_was)
+{
+	AUTOPTR(relay_ring) ring = make_framed_ring(SIZE, RELAY_NO_OVERWRITE, RELAY_MONO, RELAY_FRAMING_LINE);
+	char copy[SIZE], saved[1024];
+
+	output_each(ring, "abcd");
+	AUTOPTR(relay_ring_peek) peek = peek_of(ring);
+	CHECK_EQ(relay_ring_peek_copy(peek, copy, RECORD + 1), RECORD + 1);
+	size_t size = relay_ring_peek_save(peek, saved, sizeof(saved));
+	CHECK_EQ(relay_ring_read_framed(ring, copy, SIZE, 4), 4 * (RECORD + 1));
+	output_each(ring, "ef");
+	AUTOPTR(relay_ring_peek) other = peek_of(ring);
+	CHECK_EQ(relay_ring_peek_restore(other, saved, size - 1), -EINVAL);
+	CHECK_EQ(relay_ring_peek_restore(other, saved, size), 0);
+	CHECK_PEEKED(other, "bcd");
+	CHECK_EQ(relay_ring_peek_has_skipped(other), 0);
+	relay_ring_peek_more(other);
+	CHECK_PEEKED(other, "ef");
+}
+
 TEST(what_is_consumed_or_overwritten_is_skipped)
 {
 	AUTOPTR(relay_ring) ring = make_framed_ring(SIZE, RELAY_NO_OVERWRITE, RELAY_NO_TIMESTAMP, RELAY_FRAMING_LINE);

@@ -1,7 +1,8 @@
-"""The last bytes that an open file `merged` has given, so that they can be read again; a note has them, too.
+"""The last bytes of an open file `merged` or `peekN`, so that they can be read again; a note has them, too.
 
-The byte at an offset of the file is at this offset modulo the length of the note, which is more than is kept: the bytes
-that a read(2) adds leave those that were kept before it, for the case that its reply was not sent.
+Bytes have numbers in the order in which they were added. A byte is at its number modulo the length of the note, which
+is more than is kept: the bytes that a read(2) adds leave those that were kept before it, for the case that its reply
+was not sent.
 """
 
 from __future__ import annotations
@@ -18,15 +19,13 @@ _LEAST_BYTES = 4096
 
 
 class Kept:
-    """The bytes before the offset `end`.
+    """The bytes.
 
     number: of the handle
-    most: how many bytes are kept
     """
 
-    def __init__(self, number: int, most: int) -> None:
+    def __init__(self, number: int) -> None:
         self._number = number
-        self._most = most
         self._data = bytearray()
         self._copy: memoryview | None = None
 
@@ -42,17 +41,17 @@ class Kept:
         """Keep nothing."""
         self._data = bytearray()
 
-    def add(self, notes: Notes, data: bytes, end: int) -> None:
-        """Keep further bytes, which end at the offset `end`."""
+    def add(self, notes: Notes, data: bytes, end: int, most: int) -> None:
+        """Keep further bytes, which end at the number `end`, and of all that are kept the last ones, at most `most`."""
         self._data += data
-        if self._copy is None or len(self._copy) < len(self._data):
+        if data and (self._copy is None or len(self._copy) < len(self._data)):
             self._copy = None
             with suppress(OSError):  # there is no room: the next server keeps nothing
                 self._copy = notes.reserve(KEPT, self._number, max(_LEAST_BYTES, 1 << len(self._data).bit_length()))
             data = bytes(self._data)
         if self._copy is not None:
             self._write(self._copy, data, end)
-        del self._data[: -self._most]
+        del self._data[: max(0, len(self._data) - most)]
 
     @staticmethod
     def _write(copy: memoryview, data: bytes, end: int) -> None:
@@ -62,7 +61,7 @@ class Kept:
         copy[: len(data) - first] = data[first:]
 
     def restore(self, notes: Notes, length: int, end: int) -> None:
-        """Take the bytes of a dead server: `length` before the offset `end`, behind which it may have stored more."""
+        """Take the bytes of a dead server: `length` before the number `end`, behind which it may have stored more."""
         self._copy = notes.view(KEPT, self._number)
         if self._copy is None:
             return
