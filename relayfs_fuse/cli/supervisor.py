@@ -12,7 +12,10 @@ It has imported all that a server needs, so a server begins at once. It keeps th
 the store's lock (fs/handover.py), has one thread, reads nothing that other programs write, and passes signals on.
 
 It does not wait until the dead server's process is gone: a thread of it may sleep until a request is answered that it
-has made to its own mount, which the successor does (fs/requests/announcements.py).
+has made to its own mount, which the successor does (fs/requests/announcements.py). After the last server nobody does;
+then the kernel ends that sleep when the supervisor closes /dev/fuse, too.
+
+A server may die before it has acted upon a signal, so its successor gets that signal again.
 """
 
 from __future__ import annotations
@@ -43,6 +46,8 @@ if TYPE_CHECKING:
 # is no use to start another one.
 DEATHS_MAX = 10
 LIVES_S = 1.0
+# How long the process of the last server may take to be gone.
+GONE_S, GONE_LOOK_S = 30.0, 0.002
 
 
 class Supervisor:
@@ -70,6 +75,8 @@ class Supervisor:
         self._answers = answers
         self._ends = ends
         self._is_ending = False
+        self._asked = 0  # the signal of SIGNALS that came last
+        self._stuck: list[str] = []  # what is to be said of the last server if it was killed while it ended
         self._answered_at = 0.0
         self._lives_s: deque[float] = deque(maxlen=DEATHS_MAX)
         self._dead: set[int] = set()
@@ -77,7 +84,7 @@ class Supervisor:
         if upgrades.inherited is not None:
             left = upgrades.inherited
             self._answered_at, self._server = time.monotonic(), left["server"]
-            self._dead = set(left["dead"])
+            self._dead, self._asked = set(left["dead"]), left.get("asked", 0)
             handover.supervisor = socket.socket(fileno=left["connection"])
         self._woken, self._wakes = socket.socketpair()
         self._wakes.setblocking(False)
@@ -134,6 +141,7 @@ class Supervisor:
         connection = self._handover.supervisor
         assert connection is not None
         self._watchdog.begin(server)
+        self._ask_to_end(server)
         with connection:
             while True:
                 poll = select.poll()
@@ -145,33 +153,45 @@ class Supervisor:
                 ready = [descriptor for descriptor, _ in poll.poll(1000 * min(waits_s) if waits_s else None)]
                 if self._woken.fileno() in ready:
                     self._pass_on(server)
-                if connection.fileno() in ready and not self._take_message(connection):
+                if connection.fileno() in ready and not self._take_message(connection, server):
                     return
-                self._watch(server)
+                if not self._watch(server):
+                    return
                 if self._upgrades.attend(ready, server):
                     signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # they wait for the other version
                     if select.select([self._woken], [], [], 0)[0]:
                         self._pass_on(server)
-                    self._upgrades.become(server, connection, {"dead": sorted(self._dead)})
+                    self._upgrades.become(server, connection, {"dead": sorted(self._dead), "asked": self._asked})
 
-    def _watch(self, server: int) -> None:
-        """Kill a server that is stuck, if there can be another one."""
+    def _watch(self, server: int) -> bool:
+        """Kill a server that is stuck, if it is to end or there can be another one; False: that has not ended it."""
         found = self._watchdog.look()
-        if found and self._handover.has_answered and not self._is_ending and tap.can_hand_over():
+        can_be_last = self._is_ending or self._asked != 0
+        if found and (can_be_last or (self._handover.has_answered and tap.can_hand_over())):
+            if self._stuck:
+                return False
+            if self._is_ending:
+                self._stuck = found
             self._handover.findings += found
             with suppress(ProcessLookupError):
                 os.kill(server, signal.SIGKILL)
+        return True
+
+    def _ask_to_end(self, server: int) -> None:
+        if self._asked:
+            with suppress(ProcessLookupError):
+                os.kill(server, self._asked)
 
     def _pass_on(self, server: int) -> None:
         for signum in self._woken.recv(4096):
             if signum in SIGNALS:
-                with suppress(ProcessLookupError):
-                    os.kill(server, signum)
+                self._asked = signum
+                self._ask_to_end(server)
         for process in list(self._dead):
             if os.waitpid(process, os.WNOHANG)[0]:
                 self._dead.discard(process)
 
-    def _take_message(self, connection: socket.socket) -> bool:
+    def _take_message(self, connection: socket.socket, server: int) -> bool:
         """Take a message from a server; False: it has closed the connection."""
         try:
             message, descriptors, _, _ = socket.recv_fds(connection, 64, 1)
@@ -191,6 +211,7 @@ class Supervisor:
                 self._answers()
         elif message == ENDS and not self._is_ending:
             self._is_ending = True
+            self._watchdog.begin(server)  # its loop does not turn any more
             self._ends()
         return bool(message)
 
@@ -207,9 +228,18 @@ class Supervisor:
         self._handover.generation += 1
 
     def _wait_for(self, server: int) -> int:
-        code = os.waitstatus_to_exitcode(os.waitpid(server, 0)[1])
+        """Wait until the process of the last server is gone; return its exit status. RuntimeError: it was stuck."""
+        if self._handover.device >= 0:
+            os.close(self._handover.device)
+        deadline, gone = time.monotonic() + GONE_S, (0, 0)
+        while not gone[0] and time.monotonic() < deadline:
+            gone = os.waitpid(server, os.WNOHANG)
+            time.sleep(0 if gone[0] else GONE_LOOK_S)
+        code = os.waitstatus_to_exitcode(gone[1]) if gone[0] else 1
         if code and self._is_ending:
             self._unmount()
+            if self._stuck:
+                raise RuntimeError("\n".join(self._stuck))
         return code if code >= 0 else 128 - code
 
     def _unmount(self) -> None:

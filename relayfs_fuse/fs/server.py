@@ -95,7 +95,7 @@ class Server:
         self._traces: Traces | None = None
         self._triggers: Triggers | None = None
         # st_dev of this mount, once it answers; and its mountpoint.
-        self._device: int | None = None
+        self._device: int | None = handover.number if handover.has_answered else None
         self._place = handover.place
         self._has_signal = False
         self._is_replaced = False

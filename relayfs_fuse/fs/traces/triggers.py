@@ -239,14 +239,18 @@ class Triggers:
                 await self._end(process)
 
     async def _end(self, process: trio.Process) -> None:
-        """Close the standard input of the process, which ends then, and wait for that."""
+        """Close the standard input of the process, which ends then, and wait for that.
+
+        One that is killed may go on sleeping in a system call that waits for a disk or a file server, and is left then.
+        """
         assert process.stdin is not None
         await process.stdin.aclose()
         with trio.move_on_after(END_S):
             await process.wait()
         if process.returncode is None:
             process.kill()
-            await process.wait()
+            with trio.move_on_after(END_S):
+                await process.wait()
         if process.returncode:
             log.info("the process that evaluates triggers has ended with status %d", process.returncode)
 
