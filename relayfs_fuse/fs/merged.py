@@ -143,6 +143,7 @@ class Events(Closing):
     def close(self) -> None:
         """Let go of all buffers."""
         self._stack.close()
+        del self._live, self._export  # what is followed refers to this object, by `_say`
 
     def step(self) -> bytes:
         """Return the next whole items, a bounded number; b"": there are none now, or has_caught_up has become True."""

@@ -17,7 +17,8 @@ finished. A request of the thread that arrives later than that is refused.
 
 The thread has a descriptor table of its own. If a server is killed while this thread waits for the server's own mount,
 the kernel ends the wait only when the last descriptor of /dev/fuse is closed, and with a shared table that would be
-after the thread has ended. So the thread cannot write to the log, and returns errors to its callers.
+after the thread has ended. So the thread cannot write to the log, and returns errors to its callers. They have no
+traceback, whose frames would refer to them: the garbage collector frees such cycles after many minutes only.
 """
 
 from __future__ import annotations
@@ -130,7 +131,8 @@ class Announcements:
         try:
             failed = self._do(partial(self._act_on_all, act, parent, names))
         except OSError as error:
-            failed = {parent: error}  # the parent could not be opened, as it is not mounted any more
+            # The parent could not be opened, as it is not mounted any more.
+            failed = {parent: error.with_traceback(None)}
         for name, reason in failed.items():
             log.debug("%s is not announced: %s", name, reason)
         return failed
@@ -145,6 +147,8 @@ class Announcements:
         def complete() -> None:
             try:
                 done.set_result(job())
+            except OSError as error:
+                done.set_exception(error.with_traceback(None))
             except Exception as error:
                 done.set_exception(error)
 
@@ -166,7 +170,7 @@ class Announcements:
                     try:
                         act(name, above)
                     except OSError as error:
-                        failed[name] = error
+                        failed[name] = error.with_traceback(None)
                         if act is _remove_upwards:
                             break
         finally:
