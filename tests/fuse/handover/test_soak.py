@@ -109,6 +109,7 @@ class Sampler:
         begun, n_before = time.monotonic(), len(self.samples)
         sampled = upgraded = begun
         while (now := time.monotonic()) < begun + for_s or len(self.samples) < n_before + LEAST_SAMPLES:
+            self._mount.control.stat()  # there is a server: ten that die before they serve would be too many
             time.sleep(chance.uniform(*LIFE_S))
             if now - sampled >= SAMPLE_S:
                 sampled = now
