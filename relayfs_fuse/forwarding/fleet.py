@@ -94,7 +94,7 @@ async def survey(server: Server) -> Fleet:
     for message in filter(None, messages):
         # Whoever may publish may also publish what no forwarder sends.
         with suppress(MessageError):
-            place = Place.of(message.subject)
+            place = Place.of(message.subject, message.headers)
             key = place.host, place.recording
             piece = Piece.of(place, message.headers)
             sent = found.setdefault(key, Sent(*key))

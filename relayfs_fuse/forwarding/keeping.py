@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from relayfs_fuse.errors import RelayError
-from relayfs_fuse.forwarding.names import MARK, Kind, Place, kind_of
+from relayfs_fuse.forwarding.names import Kind, Place, is_beside, kind_of
 from relayfs_fuse.reading.packet import HEAD_BYTES, unpack
 from relayfs_fuse.tracefiles import clock_pairs
 
@@ -106,7 +106,8 @@ def _remove_empty(target: Target, place: Place) -> None:
     top = os.path.join(target.path, place.host, place.recording)
     with suppress(OSError):
         os.rmdir(os.path.join(top, os.path.dirname(inside)) if "/" in inside else os.path.join(top, inside))
-    if os.listdir(top) == [MARK]:
+    left = os.listdir(top)
+    if clock_pairs.FILE not in left and all(map(is_beside, left)):
         _remove_recording(target, Place(place.host, place.recording, ""))
 
 
@@ -118,7 +119,7 @@ def _remove_left(target: Target, place: Place, now_s: float) -> None:
     directory = os.path.join(target.path, place.host, place.recording)
     with suppress(FileNotFoundError):
         written_s = os.lstat(os.path.join(directory, clock_pairs.FILE)).st_mtime
-        if set(os.listdir(directory)) <= {MARK, clock_pairs.FILE} and written_s < now_s - _NOTED_S:
+        if all(map(is_beside, os.listdir(directory))) and written_s < now_s - _NOTED_S:
             _remove_recording(target, place)
 
 
@@ -130,14 +131,15 @@ def _remove_recording(target: Target, place: Place) -> None:
 
 
 def _remove_directory(target: Target, place: Place) -> None:
-    """Remove a directory without packets, which has only files that are sent as a whole, or that of the clocks.
+    """Remove a directory that has only files beside packets and records, which are gone.
 
     place: its path is that of the directory
     """
     directory = os.path.join(target.path, place.host, place.recording, place.path)
-    names = os.listdir(directory)
-    paths = [os.path.join(place.path, name) for name in names]
-    if any(kind_of(path) is not Kind.WHOLE and path != clock_pairs.FILE for path in paths):
+    with os.scandir(directory) as entries:
+        found = {entry.name: entry.is_file(follow_symlinks=False) for entry in entries}
+    paths = [os.path.join(place.path, name) for name in found]
+    if not all(found.values()) or not all(map(is_beside, paths)):
         return
     for path in paths:
         os.unlink(os.path.join(target.path, place.host, place.recording, path))

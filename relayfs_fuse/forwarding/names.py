@@ -9,6 +9,9 @@ WHOLE     metadata, .threads, .relayfs, .lost, .framing ...: a unit is all that 
 APPENDED  .clocks, .damaged/PROCESS/FILE, of a channel cpu0, cpu1 ..., and counters.jsonl: a unit is what was appended
           since the last one; of rings whole records of that, and of counters whole lines
 
+Forwarders of later versions may send files beside these, whose names _is_kept() tells. A receiver writes them as it
+gets them: as WHOLE if the message has the header VERSION, as those of all such files have, otherwise as APPENDED.
+
 The subject of a file is relayfs.HOST.TRACE.PROCESS.STREAM: TRACE is the recording's name, PROCESS the file's directory
 in it and STREAM the file's name. What a token of a subject may not contain is written %XX. A file of no process, as
 .relayfs, has % for PROCESS.
@@ -19,7 +22,7 @@ from __future__ import annotations
 import enum
 import os
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
 from urllib.parse import quote, unquote, unquote_to_bytes
@@ -28,6 +31,7 @@ import google_crc32c
 import zstandard
 
 from relayfs_fuse.errors import RelayError
+from relayfs_fuse.record.atomic import NEW
 from relayfs_fuse.record.counters import FILE as COUNTERS
 from relayfs_fuse.record.counters import LOST
 from relayfs_fuse.tracefiles import clock_pairs, streams
@@ -51,6 +55,8 @@ _NO_PROCESS = "%"
 PREVIOUS = "Relay-Previous"
 VERSION = "Relay-Version"
 _NAME_BYTES = 255
+# Of a file: a receiver adds a dot before the name, and a dot and an offset behind it.
+_FILE_NAME_BYTES = _NAME_BYTES - len(f"..{1 << 62}")
 _OFFSET_MAX = 1 << 62
 _TOKENS = 5
 
@@ -58,6 +64,9 @@ _LOST_RECORDS = re.compile(rb"lost=(\d{1,18})\b")
 _RECORDS_FILE = re.compile(r".*\d", re.DOTALL | re.ASCII)
 _WHOLE_FILE = re.compile(r"metadata|\.threads|\.lost_before_cpu\d{1,6}", re.ASCII)
 _NUMBERED = re.compile(r"\d{4,9}", re.ASCII)
+# One dot only: what a receiver notes of a file FILE is in .FILE.known and .FILE.OFFSET, see target.py.
+_HIDDEN_DIRECTORY = re.compile(r"\.[^.]+")
+_DIRECTORIES_MAX = 3
 
 
 class Kind(enum.Enum):
@@ -77,8 +86,8 @@ def is_name(name: str) -> bool:
     return bool(name) and not name.startswith(".") and _is_file_name(name)
 
 
-def _is_file_name(name: str) -> bool:
-    return name not in {"", ".", ".."} and not set("/\0") & set(name) and len(os.fsencode(name)) <= _NAME_BYTES
+def _is_file_name(name: str, most: int = _NAME_BYTES) -> bool:
+    return name not in {"", ".", ".."} and not set("/\0") & set(name) and len(os.fsencode(name)) <= most
 
 
 def kind_of(path: str) -> Kind | None:
@@ -87,11 +96,11 @@ def kind_of(path: str) -> Kind | None:
     path: relative to the recording
     """
     *directories, name = path.split("/")
+    if not _is_file_name(name, _FILE_NAME_BYTES) or not all(map(is_name, directories[-1:])):
+        return None
     if not directories:
         grows = path in {COUNTERS, clock_pairs.FILE} or (is_name(name) and _RECORDS_FILE.fullmatch(name))
         return Kind.WHOLE if path in {MARK, LOST, FRAMING} else Kind.APPENDED if grows else None
-    if not _is_file_name(name) or not is_name(directories[-1]):
-        return None
     if directories[0] == DAMAGED:
         return Kind.APPENDED if len(directories) == 2 and is_name(name) else None
     if len(directories) > 2 or (len(directories) == 2 and not _NUMBERED.fullmatch(directories[0])):
@@ -99,6 +108,29 @@ def kind_of(path: str) -> Kind | None:
     if streams.stream_of(name):
         return Kind.PACKETS
     return Kind.WHOLE if _WHOLE_FILE.fullmatch(name) else None
+
+
+def _is_kept(path: str) -> bool:
+    """Return whether a receiver writes a file that no forwarder of this version sends.
+
+    It is in a hidden directory, or hidden itself, or in no directory: nobody takes it for a stream of events. It has
+    none of the names that the receiver's own files have while they are written.
+    """
+    *directories, name = path.split("/")
+    is_own = name.startswith(NEW) or (name.startswith(".") and streams.stream_of(name[1:]) is not None)
+    if not _is_file_name(name, _FILE_NAME_BYTES) or is_own or name.removesuffix(SUFFIX_COMPRESSED) == METADATA:
+        return False
+    if not directories:
+        return True
+    is_hidden = _HIDDEN_DIRECTORY.fullmatch(directories[0]) is not None
+    visible = directories[is_hidden:]
+    return (is_hidden or name.startswith(".")) and len(directories) <= _DIRECTORIES_MAX and all(map(is_name, visible))
+
+
+def is_beside(path: str) -> bool:
+    """Return whether a file has what is told beside records and events: it goes when these are removed."""
+    name = os.path.basename(path)
+    return kind_of(path) is Kind.WHOLE or path == clock_pairs.FILE or (name.startswith(".") and kind_of(path) is None)
 
 
 def stream_of(path: str) -> str:
@@ -134,11 +166,13 @@ class Place:
     host: the name of the machine that sends it
     recording: the name of the recording
     path: of the file in the recording
+    other: how it is sent, if its kind is that of a later version
     """
 
     host: str
     recording: str
     path: str
+    other: Kind | None = field(default=None, compare=False)
 
     @cached_property
     def subject(self) -> str:
@@ -155,14 +189,14 @@ class Place:
     @cached_property
     def kind(self) -> Kind:
         """How it is sent. MessageError: it is no file of a recording."""
-        kind = kind_of(self.path)
+        kind = kind_of(self.path) or self.other
         if kind is None:
             raise MessageError(f"{self.path} is no file of a recording")
         return kind
 
     @classmethod
-    def of(cls, subject: str) -> Place:
-        """Parse a subject. MessageError: none of a file of a recording."""
+    def of(cls, subject: str, headers: Mapping[str, str]) -> Place:
+        """Parse the subject of a message. MessageError: none of a file of a recording."""
         prefix, *tokens = subject.split(".")
         if prefix != PREFIX or len(tokens) != _TOKENS - 1:
             raise MessageError(f"{subject} is no {PREFIX}.HOST.TRACE.PROCESS.STREAM")
@@ -170,10 +204,10 @@ class Place:
         if not is_name(host) or not is_name(recording):
             raise MessageError(f"{subject}: {host!r} and {recording!r} are no names of a host and a recording")
         directory = "" if tokens[2] == _NO_PROCESS else f"{name_of(tokens[2])}/"
-        place = cls(host, recording, directory + name_of(tokens[3]))
-        if kind_of(place.path) is None:
-            raise MessageError(f"{subject}: {place.path!r} is no file of a recording")
-        return place
+        path = directory + name_of(tokens[3])
+        if kind_of(path) is None and not _is_kept(path):
+            raise MessageError(f"{subject}: {path!r} is no file of a recording")
+        return cls(host, recording, path, Kind.WHOLE if VERSION in headers else Kind.APPENDED)
 
 
 def host_subject(host: str) -> str:
@@ -270,7 +304,7 @@ class Message:
     @classmethod
     def of(cls, subject: str, sequence: int, headers: Mapping[str, str], payload: bytes) -> Message:
         """Check a message of the stream. MessageError: it is none that a forwarder sends."""
-        place = Place.of(subject)
+        place = Place.of(subject, headers)
         piece = Piece.of(place, headers)
         data = _decode(payload, headers.get("Content-Encoding", ""))
         if len(data) != piece.end - piece.offset:
