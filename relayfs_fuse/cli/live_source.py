@@ -18,6 +18,7 @@ from relayfs_fuse.errors import RelayError
 from relayfs_fuse.explain import mounts_of
 from relayfs_fuse.native.tables import RING_OPTIONS, TYPES
 from relayfs_fuse.native.trace import boot_id
+from relayfs_fuse.reading.made import made_as
 from relayfs_fuse.reading.source import Source, find_root, find_store
 from relayfs_fuse.record.atomic import write_atomically
 from relayfs_fuse.record.full import touched
@@ -80,7 +81,7 @@ class LiveSource:
         if self.is_counters:
             return f"counters={find_store(self._mount, self._store)} boot={boot_id()}"
         if channel := self.channel():
-            return f"channel={channel.path} boot={boot_id()}"
+            return f"channel={channel.path} id={made_as(channel.directory)} boot={boot_id()}"
         with closing(Source(self._what, find_store(self._mount, self._store))) as source:
             return source.identity
 

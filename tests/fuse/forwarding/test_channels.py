@@ -181,3 +181,21 @@ def test_a_trace_of_a_mount_is_forwarded_by_its_path(mount: Mount, nats, tmp_pat
     (recording,) = (into / HOST).iterdir()
     assert recording.name.startswith("t-")
     assert read(recording / "0001").events == {"app": list(range(100))}
+
+
+@pytest.mark.parametrize("options", [RELAY, RING], ids=["relay", "ring"])
+def test_a_channel_that_was_made_again_is_another_recording(mount: Mount, nats, tmp_path, options: str):
+    """Whether or not the spool has something of the first one when the second one is there."""
+    into = tmp_path / "into"
+    wrote = []
+    for n in range(3):
+        channel = mount.create("app/log", options)
+        wrote.append(b"".join(write(channel, 1000 * n, 10)))
+        forward(channel, nats, *spooled(tmp_path / "spool", 1 << 20))
+        mount.command("remove app/log")
+    receive(into, nats)
+    found = sorted((into / HOST).iterdir())
+    assert [(one / "log0").read_bytes() for one in found] == wrote
+    assert len({(one / ".relayfs").read_text() for one in found}) == 3
+    shown = [json.loads(line) for line in relayctl("fleet", "--to", nats.url, "--json").stdout.splitlines()]
+    assert [one["recording"] for one in shown if "recording" in one] == [one.name for one in found]
