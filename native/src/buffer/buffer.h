@@ -26,6 +26,7 @@
 struct relay_plan {
 	struct relay_consumer from, to;
 	uint64_t start;                      /* position of the first data, which relay_consume_valid() checks */
+	uint64_t head;                       /* position up to which there were data */
 	uint64_t holes[RELAY_N_CLAIMS / 64]; /* a bit for each claim that is a hole before `to` */
 	bool active;                         /* this process has the buffer's reader lock */
 };

@@ -276,10 +276,15 @@ static int wait_for_callback(struct rchan_buf *buf, uint64_t start)
 int relay_consume_valid(struct rchan_buf *buf)
 {
 	uint64_t head, second;
+	if (!buf->plan.active)
+		return -EBADMSG;
+	/* What is unread is not overwritten. Without a load of head, its cache line stays with the writer's CPU. */
+	if (buf->mode == RELAY_NO_OVERWRITE)
+		return 0;
 	/* Keeps the caller's loads of the data before the load of head. Pairs with switch_subbuf() in
 	 * buffer/try_reserve.c, which changes head before anything is overwritten. */
 	__atomic_thread_fence(__ATOMIC_ACQUIRE);
-	if (!buf->plan.active || relay_head(buf, &head, &second))
+	if (relay_head(buf, &head, &second))
 		return -EBADMSG;
 	if (relay_consumer_is_lapped(buf, head, buf->plan.start))
 		return -EOVERFLOW;

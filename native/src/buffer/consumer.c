@@ -113,6 +113,12 @@ static int pass_overwritten(struct rchan_buf *buf, struct relay_consumer *state,
 	return 0;
 }
 
+int relay_consumer_check_distance(struct rchan_buf *buf, uint64_t head, uint64_t pos)
+{
+	return relay_damage_above(&buf->damage, "the consumer's distance from head, in sub-buffers,", 0,
+	                          relay_pos_ahead(buf, head, pos), buf->n_subbufs);
+}
+
 int relay_consumer_catch_up(struct rchan_buf *buf, struct relay_consumer *state)
 {
 	for (int i = 0; i < RELAY_LAPPED_TRIES; i++) {
@@ -120,8 +126,7 @@ int relay_consumer_catch_up(struct rchan_buf *buf, struct relay_consumer *state)
 		if (relay_settled_head(buf, &head, &records))
 			return -EBADMSG;
 		if (!relay_consumer_is_lapped(buf, head, state->position))
-			return relay_damage_above(&buf->damage, "the consumer's distance from head, in sub-buffers,", 0,
-			                          relay_pos_ahead(buf, head, state->position), buf->n_subbufs);
+			return relay_consumer_check_distance(buf, head, state->position);
 		uint64_t oldest = relay_pos_start(buf, relay_oldest(buf, head));
 		struct relay_subbuf subbuf = relay_subbuf_at(buf, oldest);
 		/* Keeps the loads of the entry before the load of head below. Pairs with switch_subbuf() in

@@ -44,6 +44,9 @@ static inline void relay_consumer_publish(struct rchan_buf *buf, const struct re
 /* Store the state of a new buffer. The caller has the reader lock. */
 void relay_consumer_clear(struct rchan_buf *buf);
 
+/* Check that a consumer at pos, whose data are not overwritten, is at most a lap behind head. Returns 0 or -EBADMSG. */
+int relay_consumer_check_distance(struct rchan_buf *buf, uint64_t head, uint64_t pos);
+
 /* If the data at `state` is overwritten, count it as lost and move `state` to the oldest sub-buffer that is
  * not. Returns 0 or -EBADMSG. */
 int relay_consumer_catch_up(struct rchan_buf *buf, struct relay_consumer *state);

@@ -310,6 +310,23 @@ int relay_walk_see_head(struct relay_walk *walk)
 	return err;
 }
 
+/*
+ * Load head, and begin at the data that are not overwritten. In mode no-overwrite, in which nothing is, head is loaded
+ * only once for a walk, because each load may move its cache line away from the CPU of a writer. Returns 0 or -EBADMSG.
+ */
+static int start_walk(struct relay_walk *walk)
+{
+	struct rchan_buf *buf = walk->buf;
+	struct relay_consumer *to = &walk->plan->to;
+	bool is_kept = buf->mode == RELAY_NO_OVERWRITE;
+	if (!is_kept && relay_consumer_catch_up(buf, to))
+		return -EBADMSG;
+	int err = relay_walk_see_head(walk);
+	walk->plan->start = to->position;
+	walk->plan->head = walk->head;
+	return err || !is_kept ? err : relay_consumer_check_distance(buf, walk->head, to->position);
+}
+
 int relay_walk_plan(struct relay_walk *walk)
 {
 	struct rchan_buf *buf = walk->buf;
@@ -321,14 +338,10 @@ int relay_walk_plan(struct relay_walk *walk)
 		walk->passed = 0;
 		walk->is_searched = false;
 		uint64_t again, records;
-		int err = relay_consumer_catch_up(buf, &walk->plan->to);
+		int err = start_walk(walk);
 		if (err)
 			return err;
-		uint64_t start = walk->plan->to.position;
-		err = relay_walk_see_head(walk);
-		if (err)
-			return err;
-		walk->plan->start = start;
+		uint64_t start = walk->plan->start;
 		if (!relay_consumer_is_lapped(buf, walk->head, start))
 			err = walk->n_subbufs ? pass_subbufs(walk)
 			      : buf->packets  ? walk_packets(walk)
