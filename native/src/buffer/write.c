@@ -87,6 +87,7 @@ static int reserve(struct rchan_buf *buf, size_t length, struct relay_slot *slot
 			tx.new_second = (records + 1) | (claim ? relay_claim_owner_bits(buf, claim) : 0);
 			tx.refuse = RELAY_STOPPED;
 			slot->to = relay_pos_data(buf, pos);
+			relay_prefetch_ahead(slot->to);
 			result = relay_tx_commit(buf, &buf->control->head, &tx);
 		}
 		if (result == RELAY_RSEQ_DONE)

@@ -103,6 +103,7 @@ static inline bool relay_ring_reserve_again_lockless(struct relay_ring *ring, ui
 	if (!relay_claim_use(&mine->owner))
 		return false;
 	relay_ring_claim_state(mine, place.pos, length, place.number);
+	relay_prefetch_ahead(relay_ring_at(ring, place.pos));
 	if (__builtin_expect(!relay_ring_take_place(ring, &place, last_claim, last_claim), 0)) {
 		relay_ring_claim_release(ring, mine);
 		relay_ring_backoff();

@@ -38,4 +38,9 @@ static inline void relay_relax(void)
 	__asm__ volatile("yield");
 }
 
+static inline void relay_prefetch_for_store(const void *at)
+{
+	__builtin_prefetch(at, 1);
+}
+
 #endif

@@ -29,4 +29,11 @@ static inline void relay_relax(void)
 	__builtin_ia32_pause();
 }
 
+/* __builtin_prefetch() would not ask for ownership of the line, unless the compiler knows that the CPU can. CPUs that
+ * cannot take this instruction for a hint to do nothing. */
+static inline void relay_prefetch_for_store(const void *at)
+{
+	__asm__ volatile("prefetchw %0" : : "m"(*(const char *)at));
+}
+
 #endif
