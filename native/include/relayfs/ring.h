@@ -174,7 +174,8 @@ const char *relay_ring_damage(struct relay_ring *ring);
  * has passed; -EINTR: a signal was caught; -EINVAL: n; -EALREADY: records of a ring have been returned by next() and neither
  * released nor aborted.
  *
- * It has producers wake it at most 2,000 times a second, as relay_reader_next() (reader.h) does.
+ * It has producers wake it at most 2,000 times a second, as relay_reader_next() (reader.h) does. As there, next(), consume()
+ * and read() wait for some microseconds if they have found little several times in a row.
  *
  * After 1, next(), consume() or read() may still find no record, because they only skipped discarded records, which makes
  * room for producers.

@@ -30,4 +30,19 @@ struct relay_pace {
  */
 int relay_pace(struct relay_pace *pace, uint64_t position, uint64_t size);
 
+/*
+ * A reader that keeps up with a producer finds only a few records at each look at the producer's position. Each look
+ * moves the cache line of that position, which the producer stores to for each record, to the reader's CPU and back,
+ * and the lines of the newest records, too, so that both wait for most of the time. Therefore such a reader waits
+ * before it looks again: longer after each look that finds little, up to some microseconds, and not at all after one
+ * that finds nothing.
+ */
+struct relay_look {
+	uint64_t at;       /* `position` at the last look */
+	uint32_t n_pauses; /* how long the reader has waited before it */
+};
+
+/* Called by a reader that has consumed all that it has seen, up to `position`, in bytes, before it looks for more. */
+void relay_before_look(struct relay_look *look, uint64_t position);
+
 #endif

@@ -22,6 +22,7 @@ struct relay_reader {
 	struct relay_remote_reader *remote; /* for read(2) on the relay file; NULL: the memory is mapped */
 	uint64_t time;                      /* of the last piece */
 	struct relay_pace pace;
+	struct relay_look look;
 };
 
 static int open_buffer(struct relay_reader *reader, const char *relay_file)
@@ -80,6 +81,10 @@ static int try_next(struct relay_reader *reader, const void **data, size_t *leng
 	struct relay_span span;
 	if (reader->remote)
 		return relay_remote_reader_take(reader->remote, data, length);
+	const struct relay_plan *last = &reader->buf.plan;
+	/* Otherwise there are more data than the last piece. */
+	if (last->to.position == last->head)
+		relay_before_look(&reader->look, last->to.bytes);
 	int n = relay_consume_piece(&reader->buf, &span, &reader->time);
 	if (n == 1) {
 		*data = span.data;

@@ -23,13 +23,26 @@
 #include <errno.h>
 #include <string.h>
 
-/* The fast path of relay_ring_find_next(), with the same checks: true if there is a committed record at pos, in a
- * ring without overwriting. If false, call relay_ring_find_next(). */
-static inline bool is_record_at(const struct relay_ring *ring, uint64_t pos, uint32_t *length)
+/* True if there are records from pos to the producer position that was loaded last. Also false if the positions are
+ * equal, because 0 - 1 is more than any size. */
+static inline bool has_seen_more(const struct relay_ring *ring, uint64_t pos)
 {
-	uint64_t produced = relay_ring_produced(ring);
-	/* Also false if the positions are equal, because 0 - 1 is more than any size. */
-	if (ring->mode == RELAY_OVERWRITE || (pos | produced) % 8 || produced - pos - 1 >= ring->size - 1)
+	return ring->produced - pos - 1 < ring->size - 1;
+}
+
+/* The fast path of relay_ring_find_next(), with the same checks: true if there is a committed record at pos, in a
+ * ring without overwriting. If false, call relay_ring_find_next(). The caller has the consumer's lock. */
+static inline bool is_record_at(struct relay_ring *ring, uint64_t pos, uint32_t *length)
+{
+	if (ring->mode == RELAY_OVERWRITE)
+		return false;
+	/* Loaded only at the end of the records that were there, because its line comes from the producer's CPU. */
+	if (!has_seen_more(ring, pos)) {
+		relay_before_look(&ring->look, pos);
+		ring->produced = relay_ring_produced(ring);
+	}
+	uint64_t produced = ring->produced;
+	if ((pos | produced) % 8 || !has_seen_more(ring, pos))
 		return false;
 	/* Pairs with the release in end_record() in ring/output.c: the record's bytes
 	 * before the header without BUSY. */

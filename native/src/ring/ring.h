@@ -41,6 +41,8 @@ struct relay_ring {
 	uint64_t consumed_by;
 	uint32_t n_held; /* records that relay_ring_next() has returned, and that are not released yet */
 	struct relay_ring_counts seen;
+	uint64_t produced; /* the producer position, as is_record_at() in ring/consume.c has loaded it last */
+	struct relay_look look;
 	uint64_t time; /* of the record that next() or read() has returned last; 0: it has none */
 	uint64_t damaged_at;
 	struct relay_damage damage;
