@@ -25,6 +25,7 @@ from logging.handlers import SysLogHandler
 from pathlib import Path
 from socket import AF_UNIX, SOCK_DGRAM, socket
 
+from bench_flow import CHANNELS as FLOW_CHANNELS
 from bench_flow import Flowed
 from bench_logging import ARGUMENTS, MESSAGES, TEXT, logger_of
 from bench_trace import GEOMETRY, Lttng, Program, lttng_home, started
@@ -61,9 +62,9 @@ class Peer:
         return not self.library or subprocess.run(["pkg-config", "--exists", self.library], check=False).returncode == 0
 
 
-OURS = ("spins", "sleeps", "ring-spins", "ring-sleeps")
+OURS = ("spins", "sleeps", "ring-spins", "ring-sleeps", "percpu-spins", "percpu-ring-spins")
 PEERS = (
-    Peer("bench_flow.c", (*OURS, "pipe"), library="relayfs"),
+    Peer("bench_flow.c", (*OURS, "bare", "pipe"), library="relayfs"),
     Peer("bench_peers.c", ("fifo", "stream", "datagram", "file", "mq")),
     Peer("bench_peers_bpf.c", ("bpf-ring",), "libbpf-dev", "libbpf"),
     Peer("bench_peers_zeromq.c", ("zeromq",), "libzmq3-dev", "libzmq"),
@@ -71,13 +72,9 @@ PEERS = (
         "bench_peers_boost.cc", ("boost-spsc", "boost-queue"), "g++ libboost-dev", "", "boost/lockfree/spsc_queue.hpp"
     ),
 )
-CHANNELS = {
-    "bench/flow": "buffers=single subbuf_size=256K n_subbufs=8",
-    "bench/ring": "type=ring size=2M",
-    "bench/log": "mode=overwrite subbuf_size=256K n_subbufs=8",
-}
-# Both sides of these spin; they have no system calls, as ours has none.
-SPINNING = {"boost-spsc"}
+CHANNELS = {**FLOW_CHANNELS, "bench/log": "mode=overwrite subbuf_size=256K n_subbufs=8"}
+# Both sides of these spin, without system calls, and one thread alone writes: as with a buffer of one CPU.
+SPINNING = {"bare", "boost-spsc"}
 # Of those that take system calls for each record; how many times as much flows through a channel at least.
 LEAST = {64: 5.0, 4096: 1.0}
 PROMISED = ("pipe", "fifo", "stream", "datagram", "file", "mq", "zeromq")
@@ -106,7 +103,7 @@ def limits_of(peers: Sequence[Peer]) -> list[Limit]:
     limits = []
     for length in LENGTHS:
         for name in (name for peer in peers for name in peer.names if name not in OURS):
-            ours = "spins" if name in SPINNING else "sleeps"
+            ours = "percpu-spins" if name in SPINNING else "sleeps"
             least = LEAST[length] if name in PROMISED else None
             limits.append(
                 Best(f"{length} bytes, {ours}: times {name}", f"{ours}-{length}", f"{name}-{length}", least=least)
@@ -141,7 +138,7 @@ def sample_flow(samples: Samples, command: Sequence[str | Path]) -> bool:
 def arguments_of(peer: Peer, mount: Mount, directory: Path) -> list[str | Path]:
     """Return what follows the seconds and the CPUs on its command line."""
     return {
-        "bench_flow.c": [mount.path / "bench/flow", mount.store / "bench/flow/mem0", mount.path / "bench/ring"],
+        "bench_flow.c": [mount.path / "bench", mount.store / "bench/flow/mem0"],
         "bench_peers.c": [directory, str(FILE_BYTES)],
         "bench_peers_zeromq.c": [directory],
     }.get(peer.source, [])
