@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING
 import zstandard
 
 from relayfs_fuse.errors import RelayError
-from relayfs_fuse.forwarding.names import METADATA, Kind, host_subject, kind_of, stream_of
+from relayfs_fuse.forwarding.names import Kind, host_subject, kind_of, stream_of
 from relayfs_fuse.forwarding.sending import File, Link, OvertakenError, Sender
+from relayfs_fuse.tracefiles.streams import METADATA
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator, Mapping

@@ -45,12 +45,8 @@ STREAM = "RELAYFS"
 PAYLOAD_BYTES = 256 << 10
 # A longer packet does not fit into a file of the recorder's with others.
 UNIT_BYTES = 128 << 20
-METADATA = "metadata"
-MARK = ".relayfs"
 # Where records of a ring end: see framing.py.
 FRAMING = ".framing"
-DAMAGED = ".damaged"
-SUFFIX_COMPRESSED = ".zst"
 _NO_PROCESS = "%"
 PREVIOUS = "Relay-Previous"
 VERSION = "Relay-Version"
@@ -100,8 +96,8 @@ def kind_of(path: str) -> Kind | None:
         return None
     if not directories:
         grows = path in {COUNTERS, clock_pairs.FILE} or (is_name(name) and _RECORDS_FILE.fullmatch(name))
-        return Kind.WHOLE if path in {MARK, LOST, FRAMING} else Kind.APPENDED if grows else None
-    if directories[0] == DAMAGED:
+        return Kind.WHOLE if path in {streams.MARK, LOST, FRAMING} else Kind.APPENDED if grows else None
+    if directories[0] == streams.QUARANTINE:
         return Kind.APPENDED if len(directories) == 2 and is_name(name) else None
     if len(directories) > 2 or (len(directories) == 2 and not _NUMBERED.fullmatch(directories[0])):
         return None
@@ -118,7 +114,7 @@ def _is_kept(path: str) -> bool:
     """
     *directories, name = path.split("/")
     is_own = name.startswith(NEW) or (name.startswith(".") and streams.stream_of(name[1:]) is not None)
-    if not _is_file_name(name, _FILE_NAME_BYTES) or is_own or name.removesuffix(SUFFIX_COMPRESSED) == METADATA:
+    if not _is_file_name(name, _FILE_NAME_BYTES) or is_own or name.removesuffix(streams.COMPRESSED) == streams.METADATA:
         return False
     if not directories:
         return True

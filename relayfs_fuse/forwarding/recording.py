@@ -13,9 +13,10 @@ from functools import cached_property
 from typing import TYPE_CHECKING, BinaryIO
 
 from relayfs_fuse.errors import RelayError
-from relayfs_fuse.forwarding.names import DAMAGED, FRAMING, MARK, SUFFIX_COMPRESSED, kind_of
+from relayfs_fuse.forwarding.names import FRAMING, kind_of
 from relayfs_fuse.record.rings import UNFINISHED
 from relayfs_fuse.tracefiles.recorded import unpack
+from relayfs_fuse.tracefiles.streams import COMPRESSED, MARK, QUARANTINE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -64,7 +65,7 @@ class Recording:
         for directory, directories, names in os.walk(self.path):
             inside = os.path.relpath(directory, self.path)
             inside = "" if inside == "." else inside
-            directories[:] = sorted(name for name in directories if not name.startswith(".") or name == DAMAGED)
+            directories[:] = sorted(name for name in directories if not name.startswith(".") or name == QUARANTINE)
             if found := _paths(inside, names):
                 yield inside, found
 
@@ -81,7 +82,7 @@ class Recording:
         try:
             status = os.stat(full)
         except FileNotFoundError:
-            status = os.stat(full + SUFFIX_COMPRESSED)
+            status = os.stat(full + COMPRESSED)
         if time.time_ns() - status.st_mtime_ns < _TICK_NS:
             return ()
         return status.st_ino, status.st_size, status.st_mtime_ns
@@ -125,7 +126,7 @@ class Recording:
 
 def _paths(directory: str, names: Iterable[str]) -> list[str]:
     """Return the paths of files that are sent, of all the names that a directory has."""
-    plain = {os.path.join(directory, name.removesuffix(SUFFIX_COMPRESSED)) for name in names}
+    plain = {os.path.join(directory, name.removesuffix(COMPRESSED)) for name in names}
     return sorted(path for path in plain if kind_of(path))
 
 
@@ -152,7 +153,7 @@ class OpenFile:
         if self._unpacked is None:
             with suppress(FileNotFoundError):
                 return os.open(self._path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-            with open(self._path + SUFFIX_COMPRESSED, "rb") as source:
+            with open(self._path + COMPRESSED, "rb") as source:
                 self._unpacked = tempfile.TemporaryFile(prefix="relayctl-")  # noqa: SIM115  # until __exit__()
                 unpack(source, self._unpacked)
                 self._unpacked.flush()

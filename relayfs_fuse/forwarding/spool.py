@@ -11,9 +11,9 @@ import re
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from relayfs_fuse.forwarding.names import MARK
 from relayfs_fuse.forwarding.recording import Recording
 from relayfs_fuse.record.atomic import write_atomically
+from relayfs_fuse.tracefiles.streams import MARK
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

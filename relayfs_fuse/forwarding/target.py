@@ -20,16 +20,16 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from relayfs_fuse.errors import RelayError
-from relayfs_fuse.forwarding.names import MARK, METADATA, UNIT_BYTES, Kind, MessageError, Place
+from relayfs_fuse.forwarding.names import UNIT_BYTES, Kind, MessageError, Place
 from relayfs_fuse.forwarding.written import AppendedFile, EarlierMissingError, PacketsFile, Part, WholeFile
 from relayfs_fuse.record.atomic import write_atomically
 from relayfs_fuse.record.stream import OpenFiles
+from relayfs_fuse.tracefiles.streams import MARK, METADATA, RECEIVED
 
 if TYPE_CHECKING:
     from relayfs_fuse.forwarding.names import Message
     from relayfs_fuse.forwarding.written import Written
 
-STATE = ".received"
 # So many files are remembered; others are looked at again when a message for them comes.
 _FILES_MAX = 4096
 _TOKEN_BYTES = 64
@@ -47,7 +47,7 @@ class Target:
     def __init__(self, path: str) -> None:
         os.makedirs(path, exist_ok=True)
         self.path = os.path.realpath(path)
-        self._state = os.path.join(self.path, STATE)
+        self._state = os.path.join(self.path, RECEIVED)
         os.makedirs(self._state, mode=0o755, exist_ok=True)
         self._turn = os.open(os.path.join(self._state, "turn"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         self._token = uuid.uuid4().hex.encode()

@@ -20,7 +20,7 @@ from relayfs_fuse.reading.trust import owner
 from relayfs_fuse.tracefiles import ctf, losses, thread_names
 from relayfs_fuse.tracefiles.recorded import read_metadata
 from relayfs_fuse.tracefiles.snapshots import PAGE_BYTES, pages
-from relayfs_fuse.tracefiles.streams import QUARANTINE, stream_name
+from relayfs_fuse.tracefiles.streams import METADATA, QUARANTINE, stream_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -127,7 +127,7 @@ class Snapshot:
                 if names:
                     self._append(os.path.join(hidden, thread_names.FILE), thread_names.pack(names))
                 metadata = ctf.with_uuid(self._metadata(process), ctf.new_uuid())
-                self._append(os.path.join(hidden, "metadata"), metadata)
+                self._append(os.path.join(hidden, METADATA), metadata)
                 os.rename(hidden, os.path.join(self._path, process.name))
             else:
                 os.rmdir(hidden)

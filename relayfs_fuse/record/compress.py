@@ -13,7 +13,7 @@ import threading
 
 import zstandard
 
-_SUFFIX = ".zst"
+from relayfs_fuse.tracefiles.streams import COMPRESSED, METADATA
 
 
 class Compressor:
@@ -53,11 +53,11 @@ class Compressor:
 
 def compress(directory: str) -> None:
     """Compress those files of a directory that are not compressed yet."""
-    names = [name for name in os.listdir(directory) if not name.startswith(".") and not name.endswith(_SUFFIX)]
-    for name in sorted(names, key=lambda name: (name != "metadata", name)):
-        path, hidden = os.path.join(directory, name), os.path.join(directory, f".{name}{_SUFFIX}")
+    names = [name for name in os.listdir(directory) if not name.startswith(".") and not name.endswith(COMPRESSED)]
+    for name in sorted(names, key=lambda name: (name != METADATA, name)):
+        path, hidden = os.path.join(directory, name), os.path.join(directory, f".{name}{COMPRESSED}")
         with open(path, "rb") as source, open(hidden, "wb") as target:
             zstandard.ZstdCompressor(write_checksum=True).copy_stream(source, target)
         shutil.copystat(path, hidden)  # `relayctl export` trusts the clock of the newest metadata
-        os.rename(hidden, path + _SUFFIX)
+        os.rename(hidden, path + COMPRESSED)
         os.unlink(path)

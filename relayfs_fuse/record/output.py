@@ -25,7 +25,7 @@ from relayfs_fuse.record.atomic import NEW, write_atomically
 from relayfs_fuse.record.full import OutputFullError, temporary_errors_mean_full, touched
 from relayfs_fuse.record.stream import OpenFiles, StreamFile, beginning_after
 from relayfs_fuse.tracefiles import clock_pairs, ctf, thread_names
-from relayfs_fuse.tracefiles.streams import QUARANTINE, stream_name, stream_of
+from relayfs_fuse.tracefiles.streams import MARK, METADATA, QUARANTINE, stream_name, stream_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from relayfs_fuse.record.full import Limit
     from relayfs_fuse.tracefiles.ctf import Origin
 
-_MARK = ".relayfs"
 _NUMBER = re.compile(r"\d{4,}", re.ASCII)
 # In a process's directory, with rotation: number of events of a stream that were lost before this directory.
 _LOST = ".lost_before_cpu"
@@ -140,7 +139,7 @@ class DirectoryOutput:
 
     def _check_or_mark(self, origin: str) -> None:
         os.makedirs(self.path, exist_ok=True)
-        mark = os.path.join(self.path, _MARK)
+        mark = os.path.join(self.path, MARK)
         try:
             with open(mark, encoding="utf-8") as file:
                 there = file.read().strip()
@@ -268,7 +267,7 @@ class _Process:
         if not os.path.isdir(path):
             return
         self.path = self._last_path = path
-        with suppress(FileNotFoundError), open(os.path.join(path, "metadata"), "rb") as file:
+        with suppress(FileNotFoundError), open(os.path.join(path, METADATA), "rb") as file:
             self._metadata = file.read()
             self._uuid = ctf.uuid_of(self._metadata)
         with suppress(FileNotFoundError), open(os.path.join(path, thread_names.FILE), "rb") as file:
@@ -296,7 +295,7 @@ class _Process:
         while True:
             path = os.path.join(self._output.current, self._name if number == 1 else f"{self._name}-{number}")
             try:
-                with open(os.path.join(path, "metadata"), "rb") as file:
+                with open(os.path.join(path, METADATA), "rb") as file:
                     if self._line.encode() in file.read(4096).split(b"\n"):
                         return path
             except FileNotFoundError:
@@ -329,7 +328,7 @@ class _Process:
 
         is_kept: room was kept for it
         """
-        path = os.path.join(directory, "metadata")
+        path = os.path.join(directory, METADATA)
         if not is_kept:
             self._check_size(len(self._metadata), path)
             self._output.take(len(self._metadata), path)

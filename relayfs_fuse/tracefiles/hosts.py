@@ -9,16 +9,13 @@ from typing import TYPE_CHECKING
 
 from relayfs_fuse.tracefiles import clock_pairs
 from relayfs_fuse.tracefiles.recorded import NoTraceError, Recording, walk
+from relayfs_fuse.tracefiles.streams import MARK, RECEIVED
 from relayfs_fuse.tracefiles.time_line import HostClock, stretches_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from relayfs_fuse.tracefiles.recorded import Part
-
-# What a recording has, and what a directory of received ones has.
-_MARK = ".relayfs"
-_RECEIVED = ".received"
 
 
 @dataclass(frozen=True)
@@ -67,7 +64,7 @@ class Hosts:
                 recording = Recording(place.path)
             except NoTraceError:
                 # One that has just begun, or of a channel; a directory without a mark is none of a recording.
-                if len(places) == 1 or not os.path.exists(os.path.join(place.path, _MARK)):
+                if len(places) == 1 or not os.path.exists(os.path.join(place.path, MARK)):
                     raise
                 continue
             self._stack.callback(recording.close)
@@ -105,11 +102,11 @@ def _places(directory: str) -> Iterator[Place]:
     n = 0
     top = os.path.abspath(directory)
     for path, directories, names in walk(top):
-        if _MARK in names:
+        if MARK in names:
             n += 1
             directories[:] = []
             above = os.path.dirname(path)
-            is_received = os.path.isdir(os.path.join(os.path.dirname(above), _RECEIVED))
+            is_received = os.path.isdir(os.path.join(os.path.dirname(above), RECEIVED))
             is_below = path.startswith(os.path.join(top, "")) and above != top
             inside = os.path.join(directory, os.path.relpath(path, top)) if path != top else directory
             yield Place(inside, os.path.basename(above) if is_received or is_below else "")

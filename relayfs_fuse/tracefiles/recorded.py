@@ -23,7 +23,7 @@ from relayfs_fuse.errors import RelayError
 from relayfs_fuse.tracefiles import ctf, thread_names
 from relayfs_fuse.tracefiles.ctf import Origin
 from relayfs_fuse.tracefiles.losses import told
-from relayfs_fuse.tracefiles.streams import stream_of
+from relayfs_fuse.tracefiles.streams import COMPRESSED, METADATA, stream_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     from relayfs_fuse.tracefiles.thread_names import Names
     from relayfs_fuse.tracefiles.time_line import HostClock
 
-_METADATA = "metadata"
-_COMPRESSED = ".zst"
 # How many bytes of a compressed file are unpacked at once, because they can become 32,000 times as many.
 _PIECE_BYTES = 1 << 12
 # No metadata is longer: the declarations have at most EVENTS_MAX bytes, the preamble before them at most 128 KiB.
@@ -165,7 +163,7 @@ class Recording:
         self._stack.close()
 
     def _part(self, path: str, names: list[str]) -> Part | None:
-        metadata = os.path.join(path, next(name for name in names if _plain_name(name) == _METADATA))
+        metadata = os.path.join(path, next(name for name in names if _plain_name(name) == METADATA))
         changed_ns = os.stat(metadata).st_mtime_ns
         with open(self._plain(metadata), "rb") as file:
             text = file.read(_METADATA_MAX)
@@ -174,7 +172,7 @@ class Recording:
         try:
             part = read_metadata(path, text)
         except ValueError as error:
-            raise RelayError(f"{os.path.join(path, _METADATA)}: {error}") from error
+            raise RelayError(f"{os.path.join(path, METADATA)}: {error}") from error
         threads = _threads(os.path.join(path, thread_names.FILE)) if thread_names.FILE in names else {}
         return replace(part, changed_ns=changed_ns, streams=self._streams(path, names), threads=threads)
 
@@ -188,7 +186,7 @@ class Recording:
         """Return a file's path, or, if it is compressed, that of a copy which is not."""
         if not stat.S_ISREG(os.stat(path).st_mode):
             raise RelayError(f"{path} is no regular file; {_NEEDED}")
-        if not path.endswith(_COMPRESSED):
+        if not path.endswith(COMPRESSED):
             return path
         if self._unpacked is None:
             self._unpacked = self._stack.enter_context(tempfile.TemporaryDirectory(prefix="relayctl-"))
@@ -237,13 +235,13 @@ def _places(directory: str) -> Iterator[tuple[str, list[str]]]:
     """Find the directories that have metadata."""
     for path, _, names in walk(directory):
         plain = {_plain_name(name) for name in names}
-        if _METADATA in plain:
+        if METADATA in plain:
             # While a file is being compressed, both can exist; then the plain one is read.
             yield path, [name for name in names if name == _plain_name(name) or _plain_name(name) not in names]
 
 
 def _plain_name(name: str) -> str:
-    return name.removesuffix(_COMPRESSED)
+    return name.removesuffix(COMPRESSED)
 
 
 def _natural(name: str) -> list[tuple[int, str]]:

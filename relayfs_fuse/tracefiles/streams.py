@@ -1,4 +1,4 @@
-"""Names of the files of streams in recordings: cpu0, cpu0_1, which continues it, and `state` for the states."""
+"""Names in recordings. Files of streams are cpu0, cpu0_1, which continues it, and `state` for the states."""
 
 from __future__ import annotations
 
@@ -11,8 +11,16 @@ STATE_FILE = ".state"
 # Of a process in the store: the program and libraries that it has loaded, see reading/objects.py.
 OBJECTS_FILE = ".objects"
 _STATE = "state"
+# What CTF calls the file that declares the events of the streams in its directory.
+METADATA = "metadata"
 # In a recording or a snapshot, the directory for packets that viewers cannot read. Viewers do not find a trace in it.
 QUARANTINE = ".damaged"
+# The file that tells a recording from other directories: it names the boot, or where it was received from.
+MARK = ".relayfs"
+# In a directory of received recordings, what the receiver knows of them.
+RECEIVED = ".received"
+# What a compressed file is called after the name that it had.
+COMPRESSED = ".zst"
 _STREAM = re.compile(rf"(?:cpu(\d{{1,6}})|{_STATE})(?:_(\d{{1,9}}))?", re.ASCII)
 
 
