@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 import click
 
 from relayfs_fuse import explain, native
-from relayfs_fuse.cli import stored
 from relayfs_fuse.cli.common import say
 from relayfs_fuse.cli.opened import absolute
 from relayfs_fuse.errors import RelayError
@@ -80,6 +79,8 @@ def carry_out(mount: str | None, verb: str, target: str, words: Sequence[str] = 
     root, name = _split(mount, target, makes=verb == "create")
     line = " ".join([verb, check_word(name), *words])
     if root.is_store:
+        from relayfs_fuse.cli import stored  # noqa: PLC0415  # a mount's server needs none of it
+
         stored.command(root.place, line)
         return
     known = explain.notices(root.place, line)

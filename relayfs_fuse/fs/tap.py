@@ -8,7 +8,6 @@ from __future__ import annotations
 import ctypes
 import os
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from relayfs_fuse.errors import failure
@@ -23,7 +22,7 @@ RESENT = 1 << 63
 # getattr_flags of FUSE_GETATTR: the request is about an open file. The kernel sends such only for lseek(2) to the end.
 GETATTR_FH = 1 << 0
 
-library = ctypes.CDLL(str(Path(__file__).parent.parent / "lib" / "librelayfs_tap.so"), mode=ctypes.RTLD_GLOBAL)
+library = ctypes.CDLL(os.path.join(os.path.dirname(__file__), "../lib/librelayfs_tap.so"), mode=ctypes.RTLD_GLOBAL)
 
 
 class _Request(ctypes.Structure):

@@ -6,7 +6,7 @@ import subprocess
 import pytest
 from build import ROOT
 
-from relayfs_fuse.cli import mount
+from relayfs_fuse.cli import mount, proposals
 
 FILES = {shell: ROOT / f"mount/completions/relayfs.{shell}" for shell in ("bash", "zsh", "fish")}
 # How each shell writes a list.
@@ -53,3 +53,13 @@ def test_fish_completes():
     done = subprocess.run(words, capture_output=True, text=True, check=True)
     shown = [line.partition("\t")[0].rstrip("/") for line in done.stdout.splitlines()]
     assert shown == [reply for _, replies in TYPED for reply in replies]
+
+
+def test_what_commands_have_shells_propose_is_there():
+    names = {
+        name
+        for path in (ROOT / "relayfs_fuse/cli").glob("*.py")
+        for name in re.findall(r"shell_complete=complete\.(\w+)", path.read_text())
+    }
+    assert names
+    assert [name for name in names if not callable(getattr(proposals, name, None))] == []
