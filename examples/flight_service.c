@@ -8,6 +8,8 @@
 /* What the recorder gets of each request: a span, and how long it took. */
 RELAY_TRACE_SPAN(web, request, (u64, number))
 RELAY_TRACE_EVENT(web, answered, (u64, number), (f64, ms))
+/* What was set long before: a state, which is at the front of each snapshot. */
+RELAY_TRACE_STATE(web, setting, (string, name), (u64, value))
 
 static double now_ms(void)
 {
@@ -30,6 +32,7 @@ int main(int argc, char **argv)
 	if (argc != 3)
 		errx(2, "usage: flight_service N SLOW");
 	const uint64_t n = strtoull(argv[1], NULL, 10), slow = strtoull(argv[2], NULL, 10);
+	trace_web_setting("slow", slow);
 	for (uint64_t number = 0; number < n; number++) {
 		const double begin = now_ms();
 		answer(number, slow);
