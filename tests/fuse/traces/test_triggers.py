@@ -5,6 +5,7 @@ import os
 import re
 import select
 import signal
+import subprocess
 from collections import deque
 from contextlib import ExitStack
 from datetime import datetime
@@ -15,9 +16,9 @@ import pytest
 from babeltrace import babeltrace
 from mounts import Mount, wait_until
 from stress import is_long
-from traced import environment_of, relayctl, start_trace, traced
+from traced import environment_of, program, relayctl, start_trace, traced
 from tracing import finish, recording
-from triggering import lines_of, listed, wait_evaluated, wait_lines, wait_seen, watcher_of
+from triggering import Line, lines_of, listed, wait_evaluated, wait_lines, wait_seen, watcher_of
 
 from relayfs_fuse.counters import Counters
 from relayfs_fuse.native.triggers import TRIGGERS_MAX
@@ -28,6 +29,8 @@ ROOM = "subbuf_size=256K n_subbufs=16"
 LEAST_FIRINGS = 3500 if is_long() else 1
 BURST = 1 if is_long() else 10
 AFTER_NS = 2_000_000_000
+# That the library keeps at a time: native/src/merge/triggers.c.
+FIRINGS_MAX = 1024
 
 
 def add(mount: Mount, line: str) -> None:
@@ -60,6 +63,16 @@ def due(times: list[int], limit: int) -> list[int]:
     return found
 
 
+def fired_of(trace: Path, name: str) -> list[Line]:
+    """The lines that say at which events a trigger has fired."""
+    return [line for line in lines_of(trace, name) if " judge:step: " in line.text]
+
+
+def outcomes_of(trace: Path, name: str) -> list[Line]:
+    """The lines that say what became of a trigger's snapshots, in the order of its firings."""
+    return sorted(line for line in lines_of(trace, name) if "snapshot" in line.text)
+
+
 def test_an_event_fires_and_all_is_listed(mount, tmp_path):
     trace = start_trace(mount, "t", ROOM)
     line = "trigger add third on t judge:step if 'seq == 3' do notify limit=1ms"
@@ -88,13 +101,14 @@ def test_an_event_fires_and_all_is_listed(mount, tmp_path):
 
 
 @pytest.mark.stress
-def test_what_is_due_fires_once_though_the_server_is_killed(mount):
+def test_what_is_due_fires_once_though_the_server_is_killed(mount, tmp_path):
     """The times of the events say which are due; those that were lost would be missing in the trace, too."""
     trace = start_trace(mount, "t", ROOM)
     mount.expect("WARNING: the server before, process .* has died")
-    limits = {"all": 1, "some": 7, "few": 300}
+    limits = {"all": 1, "some": 7, "few": 300, "saved": 300}
     for name, limit in limits.items():
-        add(mount, f"{name} on t judge:step do notify limit={limit}ms")
+        does = f"snapshot {tmp_path} keep=2" if name == "saved" else "notify"
+        add(mount, f"{name} on t judge:step do {does} limit={limit}ms")
     n = 0
     with traced(mount) as program:
         for dies in (mount.kill_server, mount.kill, mount.kill_server):
@@ -113,10 +127,14 @@ def test_what_is_due_fires_once_though_the_server_is_killed(mount):
         for name in limits:
             wait_seen(mount, name, n)
         events = events_of(trace)
+        wait_until(lambda: len(fired_of(trace, "saved")) == len(outcomes_of(trace, "saved")), "all is said")
     assert len(events) == n
+    outcomes = outcomes_of(trace, "saved")
+    assert [line.number for line in outcomes] == list(range(1, len(outcomes) + 1))
+    assert babeltrace(Path(outcomes[-1].text.split()[1].rstrip(","))).numbers() == list(range(n))
     for name, limit in limits.items():
         expected = due([one["ns"] for one in events], limit * 1_000_000)
-        fired = lines_of(trace, name)
+        fired = fired_of(trace, name)
         assert [ns(line.time) for line in fired] == expected
         assert [line.number for line in fired] == list(range(1, len(fired) + 1))
         assert listed(mount)[name].items() >= {"fired": len(fired), "events": n}.items()
@@ -346,6 +364,21 @@ def test_several_deaths_that_one_look_finds_fire_each(mount):
             assert len({line.text for line in lines_of(trace, when)}) == n
             wait_until(lambda name=f"one-{when}": listed(mount)[name]["limited"] == n - 1, lambda: str(listed(mount)))
             assert len(lines_of(trace, f"one-{when}")) == 1
+
+
+def test_no_end_is_left_out_though_all_triggers_fire_at_it(mount):
+    trace, n = start_trace(mount, "t", "subbuf_size=4K n_subbufs=2"), FIRINGS_MAX // TRIGGERS_MAX + 1
+    for number in range(TRIGGERS_MAX):
+        add(mount, f"end{number} on t death do notify limit=1ms")
+    wait_until((mount.store / "t/.trigger-state").exists, "triggers are evaluated")
+    wait_evaluated(mount, "t")
+    watcher = watcher_of(mount)
+    os.kill(watcher, signal.SIGSTOP)
+    for _ in range(n):
+        subprocess.run([program("traced"), "--steps", "1"], env=environment_of(mount), check=True)
+    os.kill(watcher, signal.SIGCONT)
+    for number in range(TRIGGERS_MAX):
+        assert len({line.text for line in wait_lines(trace, f"end{number}", n)}) == n
 
 
 def test_a_crash_fires_with_its_card_and_an_orderly_end_does_not(mount):
