@@ -46,8 +46,9 @@ class Kept:
         self._data += data
         if data and (self._copy is None or len(self._copy) < len(self._data)):
             self._copy = None
+            room = max(_LEAST_BYTES, 1 << (len(self._data) - 1).bit_length())
             with suppress(OSError):  # there is no room: the next server keeps nothing
-                self._copy = notes.reserve(KEPT, self._number, max(_LEAST_BYTES, 1 << len(self._data).bit_length()))
+                self._copy = notes.reserve(KEPT, self._number, room)
             data = bytes(self._data)
         if self._copy is not None:
             self._write(self._copy, data, end)
