@@ -79,12 +79,13 @@ class Supervisor:
         self._stuck: list[str] = []  # what is to be said of the last server if it was killed while it ended
         self._answered_at = 0.0
         self._lives_s: deque[float] = deque(maxlen=DEATHS_MAX)
-        self._dead: set[int] = set()
+        self._dead = upgrades.dead
         self._server = 0
         if upgrades.inherited is not None:
             left = upgrades.inherited
             self._answered_at, self._server = time.monotonic(), left["server"]
-            self._dead, self._asked = set(left["dead"]), left.get("asked", 0)
+            self._dead.update(left["dead"])
+            self._asked = left.get("asked", 0)
             handover.supervisor = socket.socket(fileno=left["connection"])
         self._woken, self._wakes = socket.socketpair()
         self._wakes.setblocking(False)

@@ -53,10 +53,13 @@ class Upgrades:
     words: the command line of this mount, for the other program
     program: the path of this program; empty: unknown
     inherited: what another version has left to this one
+
+    dead: processes that were killed, and are to be waited for when they are gone
     """
 
     def __init__(self, handover: Handover, words: list[str], program: str, inherited: Mapping[str, Any] | None) -> None:
         self.inherited = inherited
+        self.dead: set[int] = set()
         self._handover = handover
         self._words = words
         self._program = program
@@ -222,7 +225,7 @@ class Upgrades:
             self._connection = None
             with suppress(ProcessLookupError):
                 os.kill(self._candidate, signal.SIGKILL)
-            os.waitpid(self._candidate, 0)
+            self.dead.add(self._candidate)  # it may wait for a file server that does not answer
         self._answer(outcome, reason=reason)
 
     def _answer(self, outcome: str, **more: Any) -> None:

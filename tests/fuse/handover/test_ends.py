@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from mounts import DEADLINE_S, Mount, wait_until
 from traced import start_trace
+from versions import upgrade
 
 DIED = "WARNING: the server before, process .* has died"
 STUCK = "process .* is stuck: its loop has not turned for .* s; it is killed"
@@ -20,10 +21,10 @@ Start = Callable[..., Mount]
 
 @pytest.fixture
 def start(make_mount: Callable[..., Mount], tmp_path: Path) -> Start:
-    """Give a function that starts a server of changed functions, by Python statements: start("...", "an option")."""
+    """Give a function that starts a server of changed functions: start("statements in Python", and as make_mount())."""
 
-    def start(statements: str, *options: str) -> Mount:
-        mount = make_mount(*options, start=False, is_forked=False)
+    def start(statements: str, *options: str, **more: Path) -> Mount:
+        mount = make_mount(*options, start=False, is_forked=False, **more)
         mount.program = tmp_path / "relayfs"
         mount.program.write_text(
             f"#!{sys.executable}\nimport os, time, trio\nfrom relayfs_fuse.cli import mount\nmount.import_server()\n"
@@ -104,6 +105,32 @@ Operations.rmdir = waits
     assert mount.stop() == 0
     removes.join(DEADLINE_S)
     assert not removes.is_alive()
+    assert ended(mount) == 0
+
+
+def test_a_program_that_is_to_take_over_and_cannot_be_killed_is_left(
+    make_mount: Callable[..., Mount], start: Start, tmp_path: Path
+) -> None:
+    """As if it were on a file server that does not answer."""
+    mount, asked = make_mount(), tmp_path / "asked"
+    other = start(
+        f"""
+lookup = Operations.lookup
+async def waits(self, parent, name, ctx):
+    if name == b"program":
+        open({str(asked)!r}, "w").close()
+        await trio.sleep_forever()
+    return await lookup(self, parent, name, ctx)
+Operations.lookup = waits
+""",
+        store=mount.store.with_name("other"),
+    )
+    upgrades = threading.Thread(target=upgrade, args=[mount.path, other.path / "program"])
+    upgrades.start()
+    wait_until(asked.exists, "the program is looked for")
+    assert mount.stop() == 0
+    upgrades.join(DEADLINE_S)
+    assert not upgrades.is_alive()
     assert ended(mount) == 0
 
 
