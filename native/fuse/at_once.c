@@ -72,14 +72,18 @@ static int next_comes(int fd)
 	return n == 1 && awaited[0].revents;
 }
 
-ssize_t relay_at_once_read(int fd, void *message, size_t room, int is_held)
+static int answer(int fd, const void *message, size_t length, int holds_reads)
+{
+	return (!holds_reads && relay_lane_answer(fd, message, length)) || relay_lookups_answer(fd, message, length);
+}
+
+ssize_t relay_at_once_read(int fd, void *message, size_t room, int holds_reads)
 {
 	uint64_t until = 0;
 	for (;;) {
 		const ssize_t length = read(fd, message, room);
-		if (is_held || length < (ssize_t)sizeof(struct fuse_in_header) ||
-		    !(relay_lane_answer(fd, message, (size_t)length) ||
-		      relay_lookups_answer(fd, message, (size_t)length)))
+		if (length < (ssize_t)sizeof(struct fuse_in_header) ||
+		    !answer(fd, message, (size_t)length, holds_reads))
 			return length;
 		n_answers++;
 		if (!until)

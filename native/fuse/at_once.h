@@ -24,7 +24,7 @@ void relay_tap_turn_for(const int *fds, size_t n, int (*has_tasks)(void));
 uint64_t relay_tap_answers(void);
 
 /* Read the next message of the kernel that is not answered at once. Returns as read(2) of `fd`; EINTR: the loop is to turn
- * before the next call. is_held: the next message is the loop's. */
-ssize_t relay_at_once_read(int fd, void *message, size_t room, int is_held);
+ * before the next call. holds_reads: a handler answers the next READ, because isatty(3) was called. */
+ssize_t relay_at_once_read(int fd, void *message, size_t room, int holds_reads);
 
 #endif

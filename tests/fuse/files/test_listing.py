@@ -8,13 +8,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from mounts import Mount, opened
+from mounts import Mount, opened, wait_until
 
 from relayfs_fuse.native import Buffer
 
 pytestmark = pytest.mark.one_mount
 
 N_WRITES = 30
+N_LOOKUPS = 300
 RECORD = b"ten bytes\n"
 
 # Lists a directory as `ls -l` does, until its standard input ends.
@@ -92,3 +93,22 @@ def test_a_program_learns_which_attributes_no_file_has(mount: Mount, name: str, 
     with pytest.raises(OSError) as caught:
         os.getxattr(file, name)
     assert caught.value.errno == error
+
+
+def requests_of(mount: Mount) -> int:
+    """Return how many requests of the kernel the server has answered."""
+    lines = (mount.path / "counters.txt").read_text().splitlines()
+    return int(dict(line.rsplit(" ", 1) for line in lines)["relayfs/server/requests"])
+
+
+def test_a_terminal_that_was_asked_for_does_not_make_lookups_slow(mount: Mount) -> None:
+    """A lookup that the tap answers brings the attributes; after another one the kernel asks for them, too."""
+    file = mount.create("listed/one", "buffers=single")
+    os.stat(file)
+    before = requests_of(mount)
+    with (mount.path / "control").open("ab", buffering=0) as control:
+        assert not control.isatty()
+        for _ in range(N_LOOKUPS):
+            os.stat(file)
+    wait_until(lambda: requests_of(mount) >= before + N_LOOKUPS, "all lookups are counted")
+    assert requests_of(mount) < before + 1.5 * N_LOOKUPS
