@@ -35,8 +35,9 @@
 #include <sys/xattr.h>
 #include <unistd.h>
 
-/* The most tries to open a file whose server dies meanwhile. */
-enum { GUARD_SLOTS = 65536, OPEN_TRIES = 8 };
+/* OPEN_TRIES: the most tries to open a file whose server dies meanwhile. VIEW_FLAGS: few pages of a view will be stored to, so no
+ * memory is set aside for copies of all. */
+enum { GUARD_SLOTS = 65536, OPEN_TRIES = 8, VIEW_FLAGS = MAP_PRIVATE | MAP_NORESERVE };
 
 struct guard_slot {
 	unsigned char *base; /* stored last, cleared first */
@@ -276,15 +277,23 @@ int relay_mapping_open_backing(const char *mem_path)
 	return fd == -EACCES || fd == -EPERM || fd == -ENOENT ? -ENODEV : fd;
 }
 
-/* Map the first `bytes` bytes of fd, which then belongs to `mapping`. */
-static int map_file(struct relay_mapping *mapping, int fd, uint64_t bytes, int protection, int flags)
+/* Map the first `bytes` bytes of fd, which stays the caller's. */
+static int map_pages(struct relay_mapping *mapping, int fd, uint64_t bytes, int protection, int flags)
 {
 	void *base = mmap(NULL, bytes, protection, flags, fd, 0);
 	if (base == MAP_FAILED)
 		return -errno;
-	*mapping = (struct relay_mapping){.base = base, .bytes = bytes, .file = relay_descriptor_keep(fd)};
+	*mapping = (struct relay_mapping){.base = base, .bytes = bytes, .file = RELAY_NO_DESCRIPTOR};
 	guard_add(mapping);
 	return 0;
+}
+
+/* Let fd belong to `mapping`, unless an error has prevented that it was mapped. Returns the error. */
+static int keep_descriptor(int err, struct relay_mapping *mapping, int fd)
+{
+	if (!err)
+		mapping->file = relay_descriptor_keep(fd);
+	return err;
 }
 
 static int map_whole(struct relay_mapping *mapping, int fd, int flags)
@@ -294,23 +303,31 @@ static int map_whole(struct relay_mapping *mapping, int fd, int flags)
 		return -errno;
 	if (!S_ISREG(st.st_mode) || st.st_size <= 0 || st.st_size % RELAY_PAGE_BYTES)
 		return -EBADMSG;
-	return map_file(mapping, fd, (uint64_t)st.st_size, PROT_READ | PROT_WRITE, flags);
+	return map_pages(mapping, fd, (uint64_t)st.st_size, PROT_READ | PROT_WRITE, flags);
 }
 
 int relay_mapping_map(struct relay_mapping *mapping, int fd)
 {
-	return map_whole(mapping, fd, MAP_SHARED);
+	return keep_descriptor(map_whole(mapping, fd, MAP_SHARED), mapping, fd);
 }
 
 int relay_mapping_map_view(struct relay_mapping *mapping, int fd)
 {
-	/* Few pages will be stored to, so no memory is set aside for copies of all. */
-	return map_whole(mapping, fd, MAP_PRIVATE | MAP_NORESERVE);
+	return keep_descriptor(map_whole(mapping, fd, VIEW_FLAGS), mapping, fd);
+}
+
+int relay_mapping_map_glance(struct relay_mapping *mapping, int fd)
+{
+	int err = map_whole(mapping, fd, VIEW_FLAGS);
+	if (!err)
+		close(fd);
+	return err;
 }
 
 int relay_mapping_map_ahead(struct relay_mapping *mapping, int fd, uint64_t bytes, bool writable)
 {
-	return map_file(mapping, fd, bytes, writable ? PROT_READ | PROT_WRITE : PROT_READ, MAP_SHARED);
+	const int protection = writable ? PROT_READ | PROT_WRITE : PROT_READ;
+	return keep_descriptor(map_pages(mapping, fd, bytes, protection, MAP_SHARED), mapping, fd);
 }
 
 int relay_mapping_map_private(struct relay_mapping *mapping, int fd, uint64_t bytes)

@@ -67,6 +67,8 @@ int relay_mapping_map(struct relay_mapping *mapping, int fd);
 
 /* The same for a file that is open for reading: what is stored goes to private copies of the pages. */
 int relay_mapping_map_view(struct relay_mapping *mapping, int fd);
+/* The same, for a moment: fd is closed at once, and `mapping` has none. */
+int relay_mapping_map_glance(struct relay_mapping *mapping, int fd);
 void relay_mapping_unmap(struct relay_mapping *mapping);
 
 /* Map memory of this process alone instead of the file. On success `mapping` owns fd. Returns 0 or -errno. */

@@ -77,7 +77,9 @@ static int init(struct rchan_buf *buf, int fd, map_function *map)
 	buf->begin = relay_subbuf_start_of_mode(buf);
 	buf->geometry = geometry;
 	relay_claims_init(buf);
-	relay_fence_register();
+	/* In a view nothing is written that a reader waits for. */
+	if (map == relay_mapping_map)
+		relay_fence_register();
 	return 0;
 }
 
@@ -181,6 +183,11 @@ struct rchan_buf *relay_buf_fdopen(int fd)
 struct rchan_buf *relay_buf_view(int fd)
 {
 	return open_buf_fd(relay_descriptor_copy(fd), relay_mapping_map_view);
+}
+
+struct rchan_buf *relay_buf_glance(int fd)
+{
+	return open_buf_fd(fd, relay_mapping_map_glance);
 }
 
 void relay_buf_release(struct rchan_buf *buf)

@@ -11,6 +11,9 @@
 int relay_buf_init(struct rchan_buf *buf, int fd);
 void relay_buf_fini(struct rchan_buf *buf);
 
+/* As relay_buf_view(), for a moment: fd is closed in any case. */
+struct rchan_buf *relay_buf_glance(int fd);
+
 /* Open and map mem_path, a file of a mount or of a store. If the mount's file cannot be mapped, it maps the store's
  * file instead; -ENODEV: this user may not open that. */
 int relay_buf_attach(struct rchan_buf *buf, const char *mem_path, bool in_mount);

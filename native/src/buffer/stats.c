@@ -12,11 +12,11 @@
 #include "buffer/claims.h"
 #include "buffer/consume.h"
 #include "buffer/head.h"
+#include "buffer/open.h"
 #include "buffer/subbuf_start.h"
 #include "store/options.h"
 
 #include <relayfs/check_store.h>
-#include <unistd.h>
 
 /* The numbers of tries. Only hostile readers or writers can change the buffer during so many tries in a row. */
 enum { RESET_TRIES = 10, MOVE_TRIES = 200, LAPPED_TRIES = 200, PRODUCED_TRIES = 1000 };
@@ -284,25 +284,22 @@ int relay_buf_stats(struct rchan_buf *buf, struct relay_stats *stats)
 
 /* --- relay_buf_show() --- */
 
-static struct rchan_buf *look_at(const char *mem_file)
+static struct rchan_buf *look_at(const char *mem_file, struct relay_shown *shown)
 {
-	int fd = relay_show_open(mem_file);
-	if (fd < 0) {
-		errno = -fd;
-		return NULL;
-	}
-	struct rchan_buf *buf = relay_buf_view(fd);
-	close(fd);
-	return buf;
+	int fd = relay_show_open(mem_file, shown);
+	if (fd >= 0)
+		return relay_buf_glance(fd);
+	errno = -fd;
+	return NULL;
 }
 
 int relay_buf_show(struct rchan_buf *buf, const char *mem_file, struct relay_shown *shown)
 {
 	struct relay_stats stats;
-	struct rchan_buf *mapped = buf ? buf : look_at(mem_file);
+	struct rchan_buf *mapped = buf ? buf : look_at(mem_file, shown);
 	if (!mapped)
 		return -errno;
-	int err = relay_show_status(&mapped->mapping, mem_file, shown);
+	int err = buf ? relay_show_status(&buf->mapping, mem_file, shown) : 0;
 	if (!err)
 		err = relay_buf_stats(mapped, &stats);
 	/* There are more holes than one call counts, and the next one would begin anew. */

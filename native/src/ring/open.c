@@ -133,7 +133,6 @@ static int set_up(struct relay_ring *ring, const struct relay_ring_geometry *geo
 		return err;
 	}
 	relay_ring_claims_init(ring);
-	relay_fence_register();
 	return 0;
 }
 
@@ -151,6 +150,9 @@ static int map_ring(struct relay_ring *ring, int fd, map_function *map)
 	/* Copied once, because other processes may change it after the check. */
 	struct relay_ring_geometry geometry =
 	    ((struct relay_ring_state *)(ring->mapping.base + ring->mapping.bytes - RELAY_PAGE_BYTES))->geometry;
+	/* In a view nothing is written that a reader waits for. */
+	if (map == relay_mapping_map)
+		relay_fence_register();
 	return set_up(ring, &geometry);
 }
 
@@ -216,6 +218,11 @@ struct relay_ring *relay_ring_fdopen(int fd)
 struct relay_ring *relay_ring_view(int fd)
 {
 	return open_ring_fd(relay_descriptor_copy(fd), relay_mapping_map_view);
+}
+
+struct relay_ring *relay_ring_glance(int fd)
+{
+	return open_ring_fd(fd, relay_mapping_map_glance);
 }
 
 void relay_ring_close(struct relay_ring *ring)

@@ -137,6 +137,9 @@ static inline bool relay_ring_fits(const struct relay_ring *ring, uint64_t pos, 
 struct relay_ring *relay_ring_new_remote(struct relay_ring_remote *remote, const struct relay_ring_geometry *geometry,
                                          int fd);
 
+/* As relay_ring_view(), for a moment: fd is closed in any case. */
+struct relay_ring *relay_ring_glance(int fd);
+
 /* Return the open ring whose data contains `record`; NULL: none. Async-signal-safe. */
 struct relay_ring *relay_ring_of(const void *record);
 

@@ -14,7 +14,6 @@
 #include <errno.h>
 #include <relayfs/check_store.h>
 #include <relayfs/store.h>
-#include <unistd.h>
 
 static void fill_in_geometry(const struct relay_ring *ring, struct relay_ring_stats *stats)
 {
@@ -144,25 +143,22 @@ int relay_ring_stats(struct relay_ring *ring, struct relay_ring_stats *stats)
 	}
 }
 
-static struct relay_ring *look_at(const char *mem_file)
+static struct relay_ring *look_at(const char *mem_file, struct relay_shown *shown)
 {
-	int fd = relay_show_open(mem_file);
-	if (fd < 0) {
-		errno = -fd;
-		return NULL;
-	}
-	struct relay_ring *ring = relay_ring_view(fd);
-	close(fd);
-	return ring;
+	int fd = relay_show_open(mem_file, shown);
+	if (fd >= 0)
+		return relay_ring_glance(fd);
+	errno = -fd;
+	return NULL;
 }
 
 int relay_ring_show(struct relay_ring *ring, const char *mem_file, struct relay_shown *shown)
 {
 	struct relay_ring_stats stats;
-	struct relay_ring *mapped = ring ? ring : look_at(mem_file);
+	struct relay_ring *mapped = ring ? ring : look_at(mem_file, shown);
 	if (!mapped)
 		return -errno;
-	int err = relay_show_status(&mapped->mapping, mem_file, shown);
+	int err = ring ? relay_show_status(&ring->mapping, mem_file, shown) : 0;
 	if (!err)
 		err = relay_ring_stats(mapped, &stats);
 	if (!err) {
