@@ -125,9 +125,13 @@ int relay_lookups_answer(int fd, const struct fuse_in_header *in, size_t length)
 	    !memchr(name, 0, length - sizeof(*in)))
 		return 0;
 	if (!find_known(in->nodeid, name, &known)) {
-		if (!answer(in->nodeid, name, in->pid))
+		int result = answer(in->nodeid, name, in->pid);
+		if (result == RELAY_TAP_LEARNT && !find_known(in->nodeid, name, &known))
+			result = answer(in->nodeid, name, in->pid);
+		if (result == RELAY_TAP_HANDLER)
 			return 0;
-		entry = answered;
+		if (result == RELAY_TAP_ANSWERED)
+			entry = answered;
 	}
 	struct fuse_out_header out = {.len = sizeof(out) + sizeof(*entry), .unique = in->unique};
 	struct iovec reply[] = {{&out, sizeof(out)}, {(void *)entry, sizeof(*entry)}};

@@ -34,8 +34,14 @@ uint64_t relay_tap_lookups(const struct relay_tap_file *file);
 void relay_tap_lookups_taken(struct relay_tap_file *file);
 void relay_tap_forget(struct relay_tap_file *file);
 
-/* Store the answer to the lookup of a name in the directory with the number `parent`, by a thread, and return 1. 0: the
- * handler of the request is to answer it. */
+enum relay_tap_answer {
+	RELAY_TAP_HANDLER,  /* the handler of the request is to answer it */
+	RELAY_TAP_ANSWERED, /* the answer is stored */
+	RELAY_TAP_LEARNT    /* the name is one of a known file now */
+};
+
+/* Answer the lookup of a name in the directory with the number `parent`, by a thread. Returns one of enum relay_tap_answer; to
+ * the second call for a lookup, if what it has told of the file was not true any more, not RELAY_TAP_LEARNT. */
 typedef int relay_tap_lookup(uint64_t parent, const char *name, uint32_t thread);
 
 /* From now on call `lookup` for each lookup of a name that is not of a known file, which stores its answers in *entry. */

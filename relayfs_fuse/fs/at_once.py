@@ -83,6 +83,9 @@ _lib.relay_tap_share(ctypes.pythonapi.PyEval_SaveThread, ctypes.pythonapi.PyEval
 # Functions that the tap calls.
 _kept: list[object] = []
 
+# native/fuse/lookups.h
+HANDLER, ANSWERED, LEARNT = range(3)
+
 
 class Flag:
     """A word that other C code looks at, too."""
@@ -119,6 +122,8 @@ class Known(NamedTuple):
 
 class KnownFile:
     """A relay file of which the tap answers lookups until forget(); OSError: ENOMEM."""
+
+    __slots__ = ("_file",)
 
     def __init__(self, known: Known) -> None:
         name, mem_file = os.fsencode(known.name), os.fsencode(known.mem_file)
@@ -178,17 +183,17 @@ def _event_polls() -> Iterator[int]:
                 yield int(name)
 
 
-def answer_lookups(answer: Callable[[int, bytes, int], Entry | None]) -> None:
+def answer_lookups(answer: Callable[[int, bytes, int], Entry | int]) -> None:
     """Have the tap answer lookups by itself.
 
-    answer: returns the answer to the lookup of a name in the directory with a number, by a thread; None: the handler of
-        the request is to answer it
+    answer: returns the answer to the lookup of a name in the directory with a number, by a thread; HANDLER: the handler
+        of the request is to answer it; LEARNT: the tap knows the file now
     """
 
     def lookup(parent: int, name: bytes, pid: int) -> int:
         entry = answer(parent, name, pid)
-        if entry is None:
-            return 0
+        if isinstance(entry, int):
+            return entry
         modified_s, modified_ns = divmod(entry.mtime_ns, _S_NS)
         changed_s, changed_ns = divmod(entry.ctime_ns, _S_NS)
         _ENTRY.pack_into(
@@ -196,7 +201,7 @@ def answer_lookups(answer: Callable[[int, bytes, int], Entry | None]) -> None:
             modified_s, modified_s, changed_s, modified_ns, modified_ns, changed_ns, entry.mode, entry.nlink, entry.uid,
             entry.gid, 0, entry.block_size, 0,
         )  # fmt: skip
-        return 1
+        return ANSWERED
 
     function = _Lookup(lookup)
     _kept.append(function)

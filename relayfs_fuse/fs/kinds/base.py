@@ -292,6 +292,16 @@ class Stored(ABC, Generic[Memory]):
         is_known = shown.inode == self.inode and shown.written == self._written
         return (shown, self._shown_size(shown), self._mtime_ns) if is_known else None
 
+    @property
+    def is_as_seen(self) -> bool:
+        """Whether nobody has it open, so that what a listing shows depends on the mem file alone, and on `seen`."""
+        return not self.n_users and not self.channel.removed
+
+    @property
+    def seen(self) -> tuple[int, int]:
+        """As ChannelMemory.mtime(): what was written when that was seen to change last, and when (ns)."""
+        return self._written, self._mtime_ns
+
     def _is_looked_at_again(self) -> bool:
         """Whether the last call was so short a time ago that a file that was mapped then would be still, if few are."""
         before_s, self._shown_s = self._shown_s, time.monotonic()

@@ -1,7 +1,7 @@
 """Lookups of relay files that are answered at once, without a task for each (native/fuse/lookups.h).
 
-The first lookup of a file that nobody has open is answered here, and tells the tap of the file; the tap answers the
-next ones, until the file is opened or removed, or something was written to it.
+The first lookup of a file that nobody has open tells the tap of the file, which answers it and the next ones, until the
+file is opened or removed. If something was written to it, the lookup is answered here, and the tap told of that.
 
 The kernel may use the attributes in such an answer for ATTRIBUTES_NS, which it makes some milliseconds: without that it
 would ask for them next. That shows nothing old. Who gives a path has the kernel look it up, and so get the attributes,
@@ -37,27 +37,30 @@ class Lookups:
         self._store = store
         self._tree = tree
 
-    def answer(self, parent: int, name: bytes, pid: int) -> at_once.Entry | None:
-        """Return what the kernel is to know of a name; None: the handler is to answer.
+    def answer(self, parent: int, name: bytes, pid: int) -> at_once.Entry | int:
+        """Return what the kernel is to know of a name, HANDLER or LEARNT.
 
         parent: the number of the directory
         pid: the thread that asks
         """
         directory = self._tree.known(parent)
         if type(directory) is not Directory or directory.removed or self._tree.unloaded:
-            return None
+            return at_once.HANDLER
         node = directory.children.get(os.fsdecode(name))
         if not isinstance(node, RelayFile):
-            return None
+            return at_once.HANDLER
         stored = node.stored
+        if node.known is None and stored.is_as_seen and _learn(parent, node, *stored.seen):
+            return at_once.LEARNT
         shown = stored.shown()
         if shown is None:
             entry = self._measured(node, pid)
         else:
             entry = _entry(node.inode, stored.write_block, *shown)
-            _learn(parent, node, shown[0], shown[2])
-        if entry is not None:
-            node.lookups += 1
+            _learn(parent, node, shown[0].written, shown[2])
+        if entry is None:
+            return at_once.HANDLER
+        node.lookups += 1
         return entry
 
     def _measured(self, node: RelayFile, pid: int) -> at_once.Entry | None:
@@ -72,18 +75,19 @@ class Lookups:
         )  # fmt: skip
 
 
-def _learn(parent: int, node: RelayFile, shown: Shown, mtime_ns: int) -> None:
-    """Have the tap answer the next lookups of a relay file."""
+def _learn(parent: int, node: RelayFile, written: int, mtime_ns: int) -> bool:
+    """Have the tap answer the next lookups of a relay file; return whether it does."""
     node.forget_known()
     stored = node.stored
     if stored.is_in_memory:
         show = stored.channel.kind.memory.address_of_show()
         with suppress(OSError):
             known = at_once.Known(
-                parent, node.name, node.inode, stored.path, stored.inode, shown.written, mtime_ns, show,
+                parent, node.name, node.inode, stored.path, stored.inode, written, mtime_ns, show,
                 stored.write_block, stored.counts_holes,
             )  # fmt: skip
             node.known = at_once.KnownFile(known)
+    return node.known is not None
 
 
 def _entry(inode: int, block_size: int, shown: Shown, size: int, mtime_ns: int) -> at_once.Entry:
