@@ -349,11 +349,12 @@ def _follow(sources: list[Source], out: Lines) -> None:
 
 
 def _show_merged(place: StoredPlace, out: Lines, follows: bool) -> None:
-    from relayfs_fuse.cli.view import DELAY_MS, show_records  # noqa: PLC0415  # most need none of it
+    from relayfs_fuse.cli.delay import delay_of  # noqa: PLC0415  # most need none of it
+    from relayfs_fuse.cli.view import show_records  # noqa: PLC0415  # most need none of it
     from relayfs_fuse.native.merge import Style  # noqa: PLC0415
 
     style = Style("records", marks_late=True)
-    show_records(Channel(place.path, place.channel), 0, style, out, DELAY_MS if follows else None)
+    show_records(Channel(place.path, place.channel), 0, style, out, delay_of(None) if follows else None)
 
 
 @click.command()

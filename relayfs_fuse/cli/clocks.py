@@ -27,9 +27,12 @@ def errors_option(command: Callable[..., Any]) -> Callable[..., Any]:
     )(command)
 
 
-def say_clocks(clocks: Sequence[HostClock]) -> None:
-    """Print how far the clocks of machines were off, to the standard error; nothing, if there is only one machine."""
-    if clocks:
+def say_clocks(clocks: Sequence[HostClock], *, is_first: bool = True) -> None:
+    """Print how far the clocks of machines were off, to the standard error; nothing, if there is only one machine.
+
+    is_first: whether others were not said before
+    """
+    if clocks and is_first:
         say(
             f"events of {len(clocks)} machines, by their clocks: two events of different machines may be in the wrong "
             "order, if their times are no further apart than both clocks were off"

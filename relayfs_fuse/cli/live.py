@@ -13,6 +13,7 @@ import trio
 from relayfs_fuse.cli import complete
 from relayfs_fuse.cli.clocks import say_clocks
 from relayfs_fuse.cli.common import are_recordings_all, check_stdout, place_options
+from relayfs_fuse.cli.delay import delay_of, delay_option
 from relayfs_fuse.errors import RelayError
 from relayfs_fuse.lttng_live.server import ServedRecordings, ServedTraces, Server
 from relayfs_fuse.native.trace import Traces
@@ -20,12 +21,12 @@ from relayfs_fuse.reading.damage import reason
 from relayfs_fuse.reading.room import permit_many_files
 from relayfs_fuse.reading.source import Source, find_store
 from relayfs_fuse.record.report import Progress
-from relayfs_fuse.tracefiles.hosts import Hosts
+from relayfs_fuse.tracefiles.hosts import Hosts, is_received
+from relayfs_fuse.tracefiles.recorded import NoTraceError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_NS_IN_MS = 1_000_000
 _PORT_MAX = 65535
 # The session of several directories.
 _SEVERAL = "recordings"
@@ -64,14 +65,16 @@ def listen_option(port: int, who: str) -> Callable[..., Any]:
 @click.argument("names", metavar="[TRACE|DIR...]", nargs=-1, shell_complete=complete.traces_or_recordings)
 @place_options
 @listen_option(5344, "viewers")
-@click.option(
-    "--delay", metavar="MS", type=click.IntRange(1, 60_000), default=200, show_default=True,
-    help="How old an event is when it is shown; one that arrives later gets a later time.",
-)  # fmt: skip
-def live(names: tuple[str, ...], mount: str | None, store: str | None, listen: tuple[str, int], delay: int) -> None:
+@delay_option("gets a later time")
+@click.option("--follow/--once", "follows", default=True, help="Of DIR: go on with what arrives, or end viewers then.")
+def live(  # noqa: PLR0913, PLR0917  # an option each
+    names: tuple[str, ...], mount: str | None, store: str | None, listen: tuple[str, int], delay: int | None,
+    follows: bool,
+) -> None:  # fmt: skip
     """Show the trace TRACE, or all traces, to viewers of LTTng's live protocol, until ^C or TRACE is removed.
 
-    Of several DIRs, and of a DIR of `relayctl receive`, all machines are on one time line, until ^C.
+    Of several DIRs, and of a DIR of `relayctl receive`, all machines are on one time line, until ^C. What is
+    appended to them is shown when it arrives.
 
     Whoever can connect sees all events.
     """
@@ -86,11 +89,13 @@ def live(names: tuple[str, ...], mount: str | None, store: str | None, listen: t
             shown.say(line)
 
     if are_recordings_all(names, mount, store):
-        with closing(Hosts(names)) as recordings:  # to fail now, not when a viewer comes
-            say_clocks(recordings.clocks)
+        _say_clocks(names, follows=follows)
         name = os.path.basename(os.path.abspath(names[0])) if len(names) == 1 else _SEVERAL
-        trio.run(_serve, Server(ServedRecordings(names, name, say)), listen, name)
+        delay_ns = delay_of(delay, is_directory=True) if follows else None
+        trio.run(_serve, Server(ServedRecordings(names, name, delay_ns, say)), listen, name)
         return
+    if not follows:
+        raise click.UsageError("--once is for DIR: a trace has no end before it is removed")
     place = find_store(mount, store)
     trace = None
     if names:
@@ -98,8 +103,18 @@ def live(names: tuple[str, ...], mount: str | None, store: str | None, listen: t
             trace = source.trace
     else:
         Traces(os.path.join(place, ".traces")).close()  # to fail now, as above
-    served = ServedTraces(place, trace, delay * _NS_IN_MS, say)
+    served = ServedTraces(place, trace, delay_of(delay), say)
     trio.run(_serve, Server(served), listen, trace.name if trace else None)
+
+
+def _say_clocks(directories: tuple[str, ...], *, follows: bool) -> None:
+    """Say how far the clocks of machines were off; fail now, not when a viewer comes."""
+    try:
+        with closing(Hosts(directories)) as recordings:
+            say_clocks(recordings.clocks)
+    except NoTraceError:
+        if not (follows and any(map(is_received, directories))):
+            raise
 
 
 async def _serve(server: Server, listen: tuple[str, int], name: str | None) -> None:

@@ -16,11 +16,13 @@ from relayfs_fuse.cli.channel import find_channel, refuse_options
 from relayfs_fuse.cli.clocks import errors_option, say_clocks
 from relayfs_fuse.cli.common import are_recordings_all, check_stdout, place_options, say
 from relayfs_fuse.cli.condition import Selection, if_option
+from relayfs_fuse.cli.delay import delay_of, delay_option
 from relayfs_fuse.cli.lines import Lines, Stopped
 from relayfs_fuse.cli.moment import moment
 from relayfs_fuse.cli.own_trace import own_trace
 from relayfs_fuse.errors import RelayError
 from relayfs_fuse.native.merge import EVER, Export, Style
+from relayfs_fuse.reading.growing import Growing
 from relayfs_fuse.reading.live import Live, Wanted
 from relayfs_fuse.reading.room import permit_many_files
 from relayfs_fuse.reading.source import Source, find_store
@@ -30,14 +32,12 @@ from relayfs_fuse.tracefiles.merged import merge, unread
 if TYPE_CHECKING:
     from relayfs_fuse.cli.channel import Channel
     from relayfs_fuse.inotify import Inotify
+    from relayfs_fuse.native.merge import MergeStats
     from relayfs_fuse.reading.records import Records
 
 # Buffers are read _LOOKS times in each --delay, and at least every _LONGEST_WAIT_S, so that programs find room.
 _LOOKS = 8
 _LONGEST_WAIT_S = 0.025
-# The default of --delay.
-DELAY_MS = 200
-_NS_IN_MS = 1_000_000
 _NS_IN_S = 1_000_000_000
 # On a terminal that is narrower, lines are brief.
 _USUAL_COLUMNS = 60
@@ -54,10 +54,7 @@ _USUAL_COLUMNS = 60
 @click.option("--json", "json_wanted", is_flag=True, help="Print a JSON object a line.")
 @errors_option
 @click.option("--browser", "in_browser", is_flag=True, help="Show the events that are there in Perfetto's viewer.")
-@click.option(
-    "--delay", metavar="MS", type=click.IntRange(1, 60_000), default=DELAY_MS, show_default=True,
-    help="How old an event is when it is shown; one that arrives later is shown out of order.",
-)  # fmt: skip
+@delay_option("is shown out of order")
 @click.pass_context
 def view(  # noqa: PLR0913, PLR0917  # an option each
     context: click.Context,
@@ -72,11 +69,12 @@ def view(  # noqa: PLR0913, PLR0917  # an option each
     json_wanted: bool,
     errors: bool,
     in_browser: bool,
-    delay: int,
+    delay: int | None,
 ) -> None:
     """Show the events of the trace TRACE or the recording DIR, or the records of CHANNEL, in the order of their times.
 
-    Of several DIRs, and of a DIR of `relayctl receive`, all machines are on one time line.
+    Of several DIRs, and of a DIR of `relayctl receive`, all machines are on one time line. With --follow, what is
+    appended to them is shown when it arrives.
 
     CHANNEL is PATH or MNT/PATH of a channel that was made with the option times.
 
@@ -90,8 +88,6 @@ def view(  # noqa: PLR0913, PLR0917  # an option each
     check_stdout()
     is_directory = are_recordings_all(names, mount, store)
     what = ", ".join(names) if names else None
-    if is_directory and follow:
-        raise click.UsageError(f"{what} is a directory, so a recording; for the trace of that name add --mount MNT")
     if what is None and not patterns:
         raise click.UsageError("TRACE, DIR, CHANNEL or --event is missing")
     if what is not None and any(" " in pattern for pattern in patterns):
@@ -116,12 +112,15 @@ def view(  # noqa: PLR0913, PLR0917  # an option each
     n_last = lines if what is not None else None
     with Lines(n_last, handles_signals=follow or what is None) as out, suppress(Stopped, BrokenPipeError):
         if what is not None and is_directory:
-            _show_recording(names, style, out, since, selection)
+            if follow:
+                _follow_recordings(names, style, out, since, selection, delay_of(delay, is_directory=True))
+            else:
+                _show_recording(names, style, out, since, selection)
             return
         permit_many_files()
         earliest = moment(since, time.time_ns(), 0)
         if channel is not None:
-            show_records(channel, earliest, style, out, delay if follow else None)
+            show_records(channel, earliest, style, out, delay_of(delay) if follow else None)
             return
         with ExitStack() as stack:
             name = what if what is not None else stack.enter_context(own_trace(mount, patterns))
@@ -132,7 +131,7 @@ def view(  # noqa: PLR0913, PLR0917  # an option each
             exporter = stack.enter_context(closing(Export(live.merged, style)))
             if follows and (why := selection.why_none(live.declarations)):
                 say(f"{name}: {why}")
-            _show_live(live, exporter, out, delay * _NS_IN_MS if follows else None, source.inotify)
+            _show_live(live, exporter, out, delay_of(delay) if follows else None, source.inotify)
             if not follows and not live.merged.stats().events:
                 selection.check(name, live.declarations)
 
@@ -167,18 +166,51 @@ def _show_recording(
         if why := unread(merged, recording):
             raise RelayError(f"{what}: {why}")
         stats = merged.stats()
+    _say_what_was_wrong(stats._replace(late=0))
+
+
+def _follow_recordings(  # noqa: PLR0913, PLR0917  # as for _show_recording
+    directories: tuple[str, ...], style: Style, out: Lines, since: str | None, selection: Selection, delay_ns: int
+) -> None:
+    """Show recordings, and then what is appended to them, until a signal comes."""
+    wanted = Wanted(selection.patterns, moment(since, time.time_ns(), 0), selection.compiled)
+    with Growing(directories, wanted, delay_ns, say) as growing, closing(Export(growing.merged, style)) as exporter:
+        if why := selection.why_none(growing.declarations):
+            say(f"{', '.join(directories)}: {why}")
+        n_clocks = len(growing.clocks)
+        say_clocks(growing.clocks)
+        with out.showing():
+            while not out.is_told_to_end:
+                _show(exporter, out)
+                if growing.has_shown_all:
+                    out.end_history()
+                out.wait(growing.pause_s, None)
+                growing.look()
+                say_clocks(growing.clocks[n_clocks:], is_first=False)
+                n_clocks = len(growing.clocks)
+            growing.finish()
+            _show(exporter, out)
+        out.end_history()
+        growing.check()
+        stats = growing.merged.stats()
+    _say_what_was_wrong(stats)
+
+
+def _say_what_was_wrong(stats: MergeStats) -> None:
     if stats.damaged:
         say(f"{stats.damaged} packets end in what is no declared event")
+    if stats.late:
+        say(f"{stats.late} came late, and are shown so; --delay says how long events and records are waited for")
 
 
-def show_records(channel: Channel, earliest: int, style: Style, out: Lines, delay_ms: int | None) -> None:
+def show_records(channel: Channel, earliest: int, style: Style, out: Lines, delay_ns: int | None) -> None:
     """Show the records of a channel.
 
     earliest: the time before which they are left out, ns since 1970
-    delay_ms: as --delay, to show what programs write, too; None: what is there
+    delay_ns: as --delay, to show what programs write, too; None: what is there
     """
     with channel.records(earliest) as records, closing(Export(records.merged, style)) as exporter:
-        _show_live(records, exporter, out, None if delay_ms is None else delay_ms * _NS_IN_MS)
+        _show_live(records, exporter, out, delay_ns)
 
 
 def _show_live(
@@ -228,6 +260,4 @@ def _follow(live: Live | Records, exporter: Export, out: Lines, delay_ns: int, i
     if is_there:
         _show_what_is_there(live, exporter, out)
     out.end_history()
-    n_late = live.merged.stats().late
-    if n_late:
-        say(f"{n_late} came late, and are shown so; --delay says how long events and records are waited for")
+    _say_what_was_wrong(live.merged.stats()._replace(damaged=0))

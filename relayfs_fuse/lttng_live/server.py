@@ -20,7 +20,7 @@ from relayfs_fuse.lttng_live import messages
 from relayfs_fuse.lttng_live.attachment import LOOK_S, Attachment, Threads
 from relayfs_fuse.lttng_live.connection import Connection
 from relayfs_fuse.lttng_live.messages import Attach
-from relayfs_fuse.lttng_live.recorded import RecordedRounds
+from relayfs_fuse.lttng_live.recorded import GrowingRounds, RecordedRounds
 from relayfs_fuse.lttng_live.rounds import ROUND_S, VIEWERS_MAX, Rounds
 from relayfs_fuse.native.trace import Traces
 from relayfs_fuse.reading.damage import reason
@@ -106,15 +106,17 @@ class ServedTraces:
 
 @dataclass(frozen=True)
 class ServedRecordings:
-    """Recordings, which are one session; a viewer sees all that they have when it attaches.
+    """Recordings, which are one session; a viewer sees all that they have.
 
     directories: as for RecordedRounds
     name: of the session
+    delay_ns: as for GrowingRounds; None: a viewer sees what they have when it attaches, and that is the end
     say: called with a line for users when something goes wrong
     """
 
     directories: tuple[str, ...]
     name: str
+    delay_ns: int | None
     say: Callable[[str], None]
     id: int = 1
     is_endless: bool = True
@@ -129,7 +131,9 @@ class ServedRecordings:
 
     def rounds(self, shown: Shown, *, is_whole: bool) -> AnyRounds:  # noqa: ARG002  # as of traces
         """Begin to read them, from the beginning: nothing is written to them later than it was recorded."""
-        return RecordedRounds(self.directories)
+        if self.delay_ns is None:
+            return RecordedRounds(self.directories)
+        return GrowingRounds(self.directories, self.delay_ns, self.say)
 
 
 class Server:

@@ -181,21 +181,35 @@ class Merge(library.Handle):
         c_process.layouts = _layouts(4 * len(process.context), process.kinds)
         number = library.check(lib.relay_merge_add_process(self._open, c_process), process.name)
         if process.stretch:
-            knots, first, last = process.stretch
-            c_knots = ffi.new("struct relay_time_knot[]", [tuple(knot) for knot in knots])
-            mapped = lib.relay_merge_map_clock(self._open, number, c_knots, len(knots), first, last)
-            library.check(mapped, process.name)
+            self.map_clock(number, process.stretch)
         return number
+
+    def map_clock(self, process: int, stretch: Stretch) -> None:
+        """Map the times of a process; of one that is mapped already, those of what is read from now on."""
+        knots, first, last = stretch
+        c_knots = ffi.new("struct relay_time_knot[]", [tuple(knot) for knot in knots])
+        library.check(lib.relay_merge_map_clock(self._open, process, c_knots, len(knots), first, last))
 
     def name_thread(self, process: int, pid: int, tid: int, name: bytes) -> None:
         """Name a thread of a process; pid: as its events have it, or of the MergedProcess."""
         library.check(lib.relay_merge_name_thread(self._open, process, pid, tid, ffi.new("char[]", name)))
 
-    def add_files(self, process: int, cpu: int, paths: Sequence[str]) -> None:
-        """Add the stream of a CPU, which is in these files, in order."""
+    def add_files(self, process: int, cpu: int, paths: Sequence[str], *, follows: bool = False) -> None:
+        """Add the stream of a CPU, which is in these files, in order.
+
+        follows: they may grow; files that are added for the same CPU continue them
+        """
         names = [ffi.new("char[]", os.fsencode(path)) for path in paths]
         c_paths = ffi.new("const char *[]", names)
-        library.check(lib.relay_merge_add_files(self._open, process, cpu, c_paths, len(names)), paths[0])
+        add = lib.relay_merge_follow_files if follows else lib.relay_merge_add_files
+        library.check(add(self._open, process, cpu, c_paths, len(names)), paths[0])
+
+    def look_at_files(self) -> int:
+        """Look what was appended to files that may grow.
+
+        Return the end of the latest packet, ns since 1970; 0: there is none.
+        """
+        return int(lib.relay_merge_look_at_files(self._open))
 
     def explain(self, process: int, losses: Sequence[Loss]) -> None:
         """Tell why events were lost that are missing in the files of a process."""

@@ -58,7 +58,7 @@ class Hosts:
 
     def _read(self, directories: Sequence[str]) -> None:
         found: list[tuple[str, Recording]] = []
-        places = [place for directory in directories for place in _places(directory)]
+        places = [place for directory in directories for place in recordings_in(directory)]
         for place in places:
             try:
                 recording = Recording(place.path)
@@ -79,7 +79,7 @@ class Hosts:
         clocks = {name: HostClock(name) for name in names}
         self.clocks = list(clocks.values())
         for host, recording in found:
-            clock, pairs = clocks[host], _pairs_in(recording.directory)
+            clock, pairs = clocks[host], pairs_in(recording.directory)
             clock.add(recording.parts[0], pairs)
             for part in recording.parts:
                 self.parts.append(replace(part, host_clock=clock, stretches=tuple(stretches_of(part, pairs))))
@@ -91,13 +91,19 @@ class Hosts:
         return min([*times, *(knot.mapped for part in self.parts for one in part.stretches for knot in one.knots)])
 
 
-def _pairs_in(directory: str) -> list[clock_pairs.Pair]:
+def is_received(directory: str) -> bool:
+    """Return whether `relayctl receive` writes to a directory."""
+    return os.path.isdir(os.path.join(directory, RECEIVED))
+
+
+def pairs_in(directory: str) -> list[clock_pairs.Pair]:
+    """Return what the clocks of a recording's machine showed."""
     with suppress(FileNotFoundError), open(os.path.join(directory, clock_pairs.FILE), "rb") as file:
         return clock_pairs.unpack(file.read(clock_pairs.FILE_BYTES))
     return []
 
 
-def _places(directory: str) -> Iterator[Place]:
+def recordings_in(directory: str) -> Iterator[Place]:
     """Find recordings in a directory; if none has a mark, as a snapshot, it is the directory itself."""
     n = 0
     top = os.path.abspath(directory)
@@ -106,9 +112,9 @@ def _places(directory: str) -> Iterator[Place]:
             n += 1
             directories[:] = []
             above = os.path.dirname(path)
-            is_received = os.path.isdir(os.path.join(os.path.dirname(above), RECEIVED))
+            has_host = is_received(os.path.dirname(above))
             is_below = path.startswith(os.path.join(top, "")) and above != top
             inside = os.path.join(directory, os.path.relpath(path, top)) if path != top else directory
-            yield Place(inside, os.path.basename(above) if is_received or is_below else "")
+            yield Place(inside, os.path.basename(above) if has_host or is_below else "")
     if not n:
         yield Place(directory, "")

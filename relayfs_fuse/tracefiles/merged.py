@@ -38,17 +38,13 @@ def merge(
     known = {(part.host, part.origin.line): part.losses for part in parts if part.losses}
     identities = identities_of(parts)
     try:
-        hosts = {"": 0, **{clock.name: _add_host(merged, clock) for clock in _clocks_of(parts)}}
+        hosts = {"": 0, **{clock.name: add_host(merged, clock) for clock in _clocks_of(parts)}}
         for part, identity, names in zip(parts, identities, thread_names_of(parts), strict=True):
-            losses = _losses_of(known.get((part.host, part.origin.line), {}))
-            for stretch in part.stretches or (None,):
-                process = process_of(part, identity, patterns)
-                number = merged.add_process(replace(process, host=hosts[part.host], stretch=stretch))
+            losses = losses_of(known.get((part.host, part.origin.line), {}))
+            process = replace(process_of(part, identity, patterns), host=hosts[part.host])
+            for number in add_part(merged, part, process, losses):
                 for (vpid, tid), name in names.items():
                     merged.name_thread(number, process.pid or vpid, tid, name)
-                merged.explain(number, losses)
-                for cpu, paths in part.streams.items():
-                    merged.add_files(number, cpu, paths)
         _add_lost(merged, parts, hosts, len(identities))
     except BaseException:
         merged.close()
@@ -56,7 +52,22 @@ def merge(
     return merged
 
 
-def _losses_of(losses: Mapping[str, Sequence[Interval]]) -> list[Loss]:
+def add_part(merged: Merge, part: Part, process: MergedProcess, losses: Sequence[Loss]) -> list[int]:
+    """Add a part; return its numbers in the merge, one for each stretch of its times.
+
+    process: without a stretch
+    losses: why events were lost that are missing in it
+    """
+    numbers = []
+    for stretch in part.stretches or (None,):
+        numbers.append(merged.add_process(replace(process, stretch=stretch)))
+        merged.explain(numbers[-1], losses)
+        for cpu, paths in part.streams.items():
+            merged.add_files(numbers[-1], cpu, paths)
+    return numbers
+
+
+def losses_of(losses: Mapping[str, Sequence[Interval]]) -> list[Loss]:
     """Return why events were lost that are missing in a part."""
     return [
         Loss(one.since_ns, one.until_ns, one.n_records, CAUSES.get(one.cause, 0), int(buffer))
@@ -83,11 +94,18 @@ def _add_lost(merged: Merge, parts: Sequence[Part], hosts: Mapping[str, int], fi
             continue
         process = MergedProcess(part.origin.trace, 0, identity, (), (NS, 0, 0), (), host=hosts[part.host])
         number = merged.add_process(process)
-        begin = part.origin.real
-        losses = [
-            Loss(max(begin, one.since_ns), one.until_ns, one.n_records, CAUSES.get(one.cause, 0)) for one in intervals
-        ]
-        merged.add_lost(number, sorted(losses, key=lambda loss: loss.until))
+        merged.add_lost(number, unbuffered_losses(part.origin.real, intervals))
+
+
+def unbuffered_losses(begin: int, intervals: Sequence[Interval]) -> list[Loss]:
+    """Return losses of programs that got no buffers, for Merge.add_lost().
+
+    begin: when the trace was made
+    """
+    losses = [
+        Loss(max(begin, one.since_ns), one.until_ns, one.n_records, CAUSES.get(one.cause, 0)) for one in intervals
+    ]
+    return sorted(losses, key=lambda loss: loss.until)
 
 
 def identities_of(parts: Sequence[Part]) -> list[int]:
@@ -104,7 +122,8 @@ def _clocks_of(parts: Sequence[Part]) -> list[HostClock]:
     return [found[name] for name in sorted(found)]
 
 
-def _add_host(merged: Merge, clock: HostClock) -> int:
+def add_host(merged: Merge, clock: HostClock) -> int:
+    """Add a machine; return its number."""
     errors = (clock.max_error, clock.est_error) if clock.is_known else (UNKNOWN, UNKNOWN)
     return merged.add_host(clock.name, *errors)
 

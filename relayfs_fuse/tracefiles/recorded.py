@@ -136,34 +136,23 @@ def read_metadata(path: str, text: bytes) -> Part:
     )  # fmt: skip
 
 
-class Recording:
-    """The parts of a recording in `directory`, in the order of their names.
+class PartReader:
+    """Reads parts. Compressed files are unpacked to a temporary directory, which close() removes."""
 
-    Compressed files are unpacked to a temporary directory, which close() removes.
-
-    RelayError: there is no trace. OSError: something cannot be read.
-    """
-
-    def __init__(self, directory: str) -> None:
-        self.directory = directory
+    def __init__(self) -> None:
         self._stack = ExitStack()
         self._unpacked: str | None = None
-        try:
-            parts = [part for path, names in _places(directory) if (part := self._part(path, names))]
-        except BaseException:
-            self.close()
-            raise
-        if not parts:
-            self.close()
-            raise NoTraceError(f"{directory}: there is no trace of relayfs in it; {_NEEDED}{_of_channel(directory)}")
-        self.parts = [replace(part, clock=clock) for part, clock in zip(parts, _best_clocks(parts), strict=True)]
 
     def close(self) -> None:
         """Remove the unpacked files."""
         self._stack.close()
 
-    def _part(self, path: str, names: list[str]) -> Part | None:
-        metadata = os.path.join(path, next(name for name in names if _plain_name(name) == METADATA))
+    def part(self, path: str, names: list[str]) -> Part | None:
+        """Read the part in a directory, which has files of these names, see part_places(); None: it is of no trace.
+
+        RelayError: it is damaged. OSError: something cannot be read.
+        """
+        metadata = os.path.join(path, next(name for name in names if plain_name(name) == METADATA))
         changed_ns = os.stat(metadata).st_mtime_ns
         with open(self._plain(metadata), "rb") as file:
             text = file.read(_METADATA_MAX)
@@ -174,11 +163,12 @@ class Recording:
         except ValueError as error:
             raise RelayError(f"{os.path.join(path, METADATA)}: {error}") from error
         threads = _threads(os.path.join(path, thread_names.FILE)) if thread_names.FILE in names else {}
-        return replace(part, changed_ns=changed_ns, streams=self._streams(path, names), threads=threads)
+        return replace(part, changed_ns=changed_ns, streams=self.streams(path, names), threads=threads)
 
-    def _streams(self, path: str, names: list[str]) -> dict[int, list[str]]:
+    def streams(self, path: str, names: list[str]) -> dict[int, list[str]]:
+        """Return the paths of the files of each stream among these names, in order; of compressed ones, of copies."""
         found: dict[int, list[str]] = defaultdict(list)
-        for (cpu, _), name in sorted((stream, name) for name in names if (stream := stream_of(_plain_name(name)))):
+        for (cpu, _), name in sorted((stream, name) for name in names if (stream := stream_of(plain_name(name)))):
             found[cpu].append(self._plain(os.path.join(path, name)))
         return dict(found)
 
@@ -194,6 +184,26 @@ class Recording:
         with open(path, "rb") as source, open(descriptor, "wb") as target:
             unpack(source, target)
         return copy
+
+
+class Recording(PartReader):
+    """The parts of a recording in `directory`, in the order of their names.
+
+    RelayError: there is no trace. OSError: something cannot be read.
+    """
+
+    def __init__(self, directory: str) -> None:
+        super().__init__()
+        self.directory = directory
+        try:
+            parts = [part for path, names in part_places(directory) if (part := self.part(path, names))]
+        except BaseException:
+            self.close()
+            raise
+        if not parts:
+            self.close()
+            raise NoTraceError(f"{directory}: there is no trace of relayfs in it; {_NEEDED}{_of_channel(directory)}")
+        self.parts = [replace(part, clock=clock) for part, clock in zip(parts, _best_clocks(parts), strict=True)]
 
 
 def _threads(path: str) -> Names:
@@ -231,16 +241,17 @@ def walk(directory: str) -> Iterator[tuple[str, list[str], list[str]]]:
         yield path, directories, names
 
 
-def _places(directory: str) -> Iterator[tuple[str, list[str]]]:
-    """Find the directories that have metadata."""
+def part_places(directory: str) -> Iterator[tuple[str, list[str]]]:
+    """Find the directories that have metadata, and the names of their files."""
     for path, _, names in walk(directory):
-        plain = {_plain_name(name) for name in names}
+        plain = {plain_name(name) for name in names}
         if METADATA in plain:
             # While a file is being compressed, both can exist; then the plain one is read.
-            yield path, [name for name in names if name == _plain_name(name) or _plain_name(name) not in names]
+            yield path, [name for name in names if name == plain_name(name) or plain_name(name) not in names]
 
 
-def _plain_name(name: str) -> str:
+def plain_name(name: str) -> str:
+    """Return the name that a file has when it is not compressed."""
     return name.removesuffix(COMPRESSED)
 
 
@@ -256,10 +267,11 @@ def _best_clocks(parts: list[Part]) -> Iterator[Clock]:
     """
     newest: dict[tuple[str, str, int, str], Part] = {}
     for part in sorted(parts, key=lambda part: part.changed_ns):
-        newest[_clock_of(part.origin)] = part
+        newest[clock_of(part.origin)] = part
     for part in parts:
-        yield newest[_clock_of(part.origin)].clock
+        yield newest[clock_of(part.origin)].clock
 
 
-def _clock_of(origin: Origin) -> tuple[str, str, int, str]:
+def clock_of(origin: Origin) -> tuple[str, str, int, str]:
+    """Return what parts have in common that have one clock."""
     return origin.boot, origin.trace, origin.id, origin.clock

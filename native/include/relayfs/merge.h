@@ -87,13 +87,14 @@ struct relay_time_knot {
 };
 
 /*
- * Map the times of a process, whose streams are added later and are no buffers.
+ * Map the times of a process, whose streams are added later and are no buffers. A second call maps the times of what is
+ * read from then on in another way.
  *
  * knots        n of them, of which each is later than the one before, and not mapped to an earlier time; copied
  * first, last  leave out events before and after these times of the process's clock. A clock that was set back is shown by
  *              a process for the time before, and another one, with the same streams, for the time after that
  *
- * 0; -ENOMEM; -EINVAL: there is no such process, it is mapped already, or the knots are in no such order.
+ * 0; -ENOMEM; -EINVAL: there is no such process, or the knots are in no such order.
  */
 int relay_merge_map_clock(struct relay_merge *merge, int process, const struct relay_time_knot *knots, uint32_t n,
                           uint64_t first, uint64_t last);
@@ -114,6 +115,21 @@ int relay_merge_name_thread(struct relay_merge *merge, int process, uint32_t pid
  */
 int relay_merge_add_files(struct relay_merge *merge, int process, uint32_t cpu, const char *const *paths,
                           size_t n_paths);
+
+/*
+ * The same, of files to which a recorder or receiver appends: the stream ends after relay_merge_finish() only. Another
+ * call for the same CPU adds paths behind those that the stream has. A file that does not exist any more is left out,
+ * unless it appears again. An event that is not declared waits for relay_merge_layouts() or some calls of
+ * relay_merge_look_at_files(). Returns as relay_merge_add_files(); -EINVAL also if the stream is none of this
+ * function's.
+ */
+int relay_merge_follow_files(struct relay_merge *merge, int process, uint32_t cpu, const char *const *paths,
+                             size_t n_paths);
+
+/* Look what was appended to those files, so that it can be output. Return the end of the latest packet there; 0: there
+ * is none. The streams of files that are read up to their ends do not keep others back; what comes late is output at
+ * once. So call relay_merge_limit() with a time that this function has returned some time before. */
+uint64_t relay_merge_look_at_files(struct relay_merge *merge);
 
 /* Why events were lost. */
 enum relay_loss_cause {

@@ -4,9 +4,14 @@
  * has come to its first event, so that a recording may have more streams than a process may have open files.
  *
  * A recorder may be writing to the last file, which then ends with an empty packet. The recorder makes this packet the
- * first of the new packets: it writes all else first, then content_size, then packet_size (relayfs_fuse/record/stream.py).
- * So content_size is loaded before the other fields. If the loaded packet has events, it is complete, even if its
- * packet_size still extends to the end of the file.
+ * first of the new packets: it writes all else first, then content_size, then packet_size
+ * (relayfs_fuse/record/stream.py). So these two are loaded in the opposite order, before the other fields. If the
+ * loaded packet has events, it is complete, even if its packet_size still extends to the end of the file.
+ *
+ * Files that are followed (relay_merge_follow_files()) are unmapped when all that they have was read, because a
+ * recorder that completes a file which others have open makes a copy of it. Such a copy has the same bytes up to there.
+ * The next file is read when this one is complete, or has all packets before the first one of the next file, which
+ * their numbers tell: a receiver may get them in another order.
  */
 #define _GNU_SOURCE
 #include "base/mapping.h"
@@ -25,6 +30,10 @@ struct file_source {
 	size_t n_paths, n_read;       /* n_read: how many of the files have been mapped */
 	struct relay_mapping mapping; /* of the current file; base NULL: no file is mapped */
 	uint64_t bytes, at;           /* length of this file; offset of the next packet in it */
+	bool is_complete;             /* the packet that ends a complete file was read */
+	/* Of files that are followed. number: that of the last packet with events, plus 1. told: the offset up to which
+	 * `latest`, ticks, is the end of the latest packet. */
+	uint64_t number, told, latest;
 };
 
 /* Copy a file that cannot be mapped, as those of a mount that maps none. On success `mapping` owns fd. Returns 0 or
@@ -52,11 +61,11 @@ static int copy_file(struct relay_mapping *mapping, int fd, uint64_t bytes)
 	return err;
 }
 
-/* Map a file. 0; 1: the file is empty; or -errno. */
-static int map_file(struct file_source *file, const char *path)
+/* Map the current file, to go on at file->at. 0; 1: the file is empty; or -errno. */
+static int map_file(struct file_source *file)
 {
 	struct stat st;
-	int fd = relay_mapping_open(path, O_RDONLY, false);
+	int fd = relay_mapping_open(file->paths[file->n_read - 1], O_RDONLY, false);
 	if (fd < 0)
 		return fd;
 	int err = fstat(fd, &st) ? -errno : st.st_size == 0;
@@ -71,7 +80,6 @@ static int map_file(struct file_source *file, const char *path)
 	/* The mapping needs no descriptor, and there may be more files than descriptors. */
 	relay_descriptor_close(&file->mapping.file);
 	file->bytes = (uint64_t)st.st_size;
-	file->at = 0;
 	return 0;
 }
 
@@ -88,45 +96,128 @@ static bool is_head(const struct relay_packet *head, uint64_t left)
 	       head->content_size <= head->packet_size && head->packet_size / 8 <= left;
 }
 
+/* Load the head of the packet at an offset of the mapped file; *end receives the offset of the next one. false: there
+ * is no packet, or only the room that the recorder has made for further packets, an empty packet that is longer than
+ * its head and extends to the end of the file. */
+static bool load_head(const struct file_source *file, uint64_t offset, struct relay_packet *head, uint64_t *end)
+{
+	const unsigned char *at = file->mapping.base + offset;
+	uint64_t packet_size, content_size;
+	if (offset > file->bytes || file->bytes - offset < sizeof(*head))
+		return false;
+	memcpy(&packet_size, at + offsetof(struct relay_packet, packet_size), sizeof(packet_size));
+	/* Pairs with the order in which the recorder writes; see the first comment in this file. */
+	__atomic_thread_fence(__ATOMIC_ACQUIRE);
+	memcpy(&content_size, at + offsetof(struct relay_packet, content_size), sizeof(content_size));
+	/* As above. */
+	__atomic_thread_fence(__ATOMIC_ACQUIRE);
+	memcpy(head, at, sizeof(*head));
+	/* Prevents a second load, which may differ, because others may write to the file. */
+	__asm__ volatile("" : : : "memory");
+	head->packet_size = packet_size;
+	head->content_size = content_size;
+	if (!is_head(head, file->bytes - offset))
+		return false;
+	*end = offset + packet_size / 8;
+	const bool is_header = packet_size / 8 == sizeof(*head), is_empty = content_size / 8 == sizeof(*head);
+	/* The recorder of a file that is followed has not finished a packet before its padding is the room behind it. */
+	const bool is_unfinished = file->source.has_grown && !file->source.is_finished && content_size < packet_size;
+	return *end < file->bytes || is_header || !(is_empty || is_unfinished);
+}
+
 /* Get the next packet of the current file. false: there are no more. */
 static bool next_in_file(struct file_source *file, struct relay_source_packet *packet)
 {
 	const unsigned char *at = file->mapping.base + file->at;
-	const uint64_t left = file->bytes - file->at;
-	uint64_t content_size;
-	if (left < sizeof(packet->head))
-		return false;
-	memcpy(&content_size, at + offsetof(struct relay_packet, content_size), sizeof(content_size));
-	/* Pairs with the order in which the recorder writes; see the first comment in this file. */
-	__atomic_thread_fence(__ATOMIC_ACQUIRE);
-	memcpy(&packet->head, at, sizeof(packet->head));
-	/* Prevents a second load, which may differ, because others may write to the file. */
-	__asm__ volatile("" : : : "memory");
-	packet->head.content_size = content_size;
-	if (!is_head(&packet->head, left))
+	uint64_t end;
+	if (!load_head(file, file->at, &packet->head, &end))
 		return false;
 	packet->events = at + sizeof(packet->head);
-	packet->length = content_size / 8 - sizeof(packet->head);
-	file->at += packet->head.packet_size / 8;
-	/* An empty packet that is longer than its head and extends to the end of the file does not count: it is room that
-	 * the recorder has made for further packets. */
-	return packet->length > 0 || packet->head.packet_size / 8 == sizeof(packet->head) || file->at < file->bytes;
+	packet->length = packet->head.content_size / 8 - sizeof(packet->head);
+	file->is_complete = end == file->bytes && packet->head.packet_size / 8 == sizeof(packet->head);
+	if (packet->length)
+		file->number = packet->head.packet_seq_num + 1;
+	file->at = end;
+	return true;
+}
+
+static bool read_head(const char *path, uint64_t at, struct relay_packet *head)
+{
+	int fd = relay_mapping_open(path, O_RDONLY, false);
+	if (fd < 0)
+		return false;
+	bool is_whole = pread(fd, head, sizeof(*head), (off_t)at) == (ssize_t)sizeof(*head);
+	close(fd);
+	return is_whole && is_head(head, UINT64_MAX);
+}
+
+/* True if the next file can be read, because nothing of the current one is missing, or all of it was removed. */
+static bool may_go_on(const struct file_source *file)
+{
+	struct relay_packet first;
+	if (file->n_read == file->n_paths)
+		return false;
+	if (!file->n_read || !file->source.has_grown || file->source.is_finished || file->is_complete)
+		return true;
+	const char *const next = file->paths[file->n_read];
+	return read_head(next, 0, &first) &&
+	       (first.packet_seq_num == file->number || access(file->paths[file->n_read - 1], F_OK));
+}
+
+static void go_on(struct file_source *file)
+{
+	file->n_read++;
+	file->at = file->told = 0;
+	file->is_complete = false;
 }
 
 static int next_packet(struct relay_source *source, struct relay_source_packet *packet)
 {
 	struct file_source *file = (struct file_source *)source;
-	for (;;) {
+	const bool may_grow = source->has_grown && !source->is_finished;
+	packet->watermark = 0;
+	for (bool is_new = false;; is_new = true) {
+		if (!file->mapping.base && file->n_read && (is_new || source->has_grown)) {
+			int err = map_file(file);
+			/* A file that is followed may have been removed, or replaced. */
+			if (err < 0 && !(source->has_grown && err == -ENOENT))
+				return err;
+		}
 		if (file->mapping.base && next_in_file(file, packet))
 			return RELAY_SOURCE_PACKET;
 		unmap_file(file);
-		packet->watermark = 0;
-		if (file->n_read == file->n_paths)
-			return RELAY_SOURCE_ENDED;
-		int err = map_file(file, file->paths[file->n_read++]);
-		if (err < 0)
-			return err;
+		if (!may_go_on(file))
+			return may_grow ? RELAY_SOURCE_EMPTY : RELAY_SOURCE_ENDED;
+		go_on(file);
 	}
+}
+
+/* Note the end of the latest packet of the mapped file. */
+static void note_latest(struct file_source *file)
+{
+	struct relay_packet head;
+	uint64_t at = file->told > file->at ? file->told : file->at, end;
+	for (; load_head(file, at, &head, &end); at = end)
+		file->latest = head.timestamp_end > file->latest ? head.timestamp_end : file->latest;
+	file->told = at;
+}
+
+static bool has_grown(struct relay_source *source, uint64_t *latest)
+{
+	struct file_source *file = (struct file_source *)source;
+	struct relay_packet head;
+	const bool is_waiting = !file->mapping.base;
+	/* The room behind the last packet is no reason to map the file. */
+	if (is_waiting && file->n_read && read_head(file->paths[file->n_read - 1], file->at, &head) &&
+	    !map_file(file)) {
+		uint64_t end;
+		if (!load_head(file, file->at, &head, &end))
+			unmap_file(file);
+	}
+	if (file->mapping.base)
+		note_latest(file);
+	*latest = file->latest > *latest ? file->latest : *latest;
+	return is_waiting && (file->mapping.base || may_go_on(file));
 }
 
 static void close_file(struct relay_source *source)
@@ -143,30 +234,53 @@ static void close_file(struct relay_source *source)
 static uint64_t begin_of(const char *path)
 {
 	struct relay_packet head;
-	int fd = relay_mapping_open(path, O_RDONLY, false);
-	if (fd < 0)
-		return 0;
-	bool is_whole = pread(fd, &head, sizeof(head), 0) == (ssize_t)sizeof(head);
-	close(fd);
-	return is_whole && is_head(&head, UINT64_MAX) ? head.timestamp_begin : 0;
+	return read_head(path, 0, &head) ? head.timestamp_begin : 0;
+}
+
+/* Add paths to those of a source. false: no memory; some may have been added. */
+static bool add_paths(struct file_source *file, const char *const *paths, size_t n_paths)
+{
+	char **more = reallocarray(file->paths, file->n_paths + n_paths + 1, sizeof(*more));
+	if (!more)
+		return false;
+	file->paths = more;
+	for (size_t i = 0; i < n_paths; i++) {
+		file->paths[file->n_paths] = strdup(paths[i]);
+		if (!file->paths[file->n_paths])
+			return false;
+		file->n_paths++;
+	}
+	return true;
+}
+
+static int add_files(struct relay_merge *merge, int process, uint32_t cpu, const char *const *paths, size_t n_paths,
+                     bool follows)
+{
+	struct file_source *file = calloc(1, sizeof(*file));
+	if (!file)
+		return -ENOMEM;
+	file->source =
+	    (struct relay_source){.next = next_packet, .close = close_file, .has_grown = follows ? has_grown : NULL};
+	if (!add_paths(file, paths, n_paths)) {
+		close_file(&file->source);
+		return -ENOMEM;
+	}
+	return relay_merge_add_source(merge, process, cpu, &file->source, n_paths ? begin_of(paths[0]) : 0);
 }
 
 int relay_merge_add_files(struct relay_merge *merge, int process, uint32_t cpu, const char *const *paths,
                           size_t n_paths)
 {
-	struct file_source *file = calloc(1, sizeof(*file));
-	if (!file)
-		return -ENOMEM;
-	file->source = (struct relay_source){.next = next_packet, .close = close_file};
-	file->paths = calloc(n_paths + 1, sizeof(*file->paths));
-	for (; file->paths && file->n_paths < n_paths; file->n_paths++) {
-		file->paths[file->n_paths] = strdup(paths[file->n_paths]);
-		if (!file->paths[file->n_paths])
-			break;
-	}
-	if (!file->paths || file->n_paths < n_paths) {
-		close_file(&file->source);
-		return -ENOMEM;
-	}
-	return relay_merge_add_source(merge, process, cpu, &file->source, n_paths ? begin_of(paths[0]) : 0);
+	return add_files(merge, process, cpu, paths, n_paths, false);
+}
+
+int relay_merge_follow_files(struct relay_merge *merge, int process, uint32_t cpu, const char *const *paths,
+                             size_t n_paths)
+{
+	struct relay_source *source = relay_merge_source(merge, process, cpu);
+	if (!source)
+		return add_files(merge, process, cpu, paths, n_paths, true);
+	if (source->next != next_packet)
+		return -EINVAL;
+	return add_paths((struct file_source *)source, paths, n_paths) ? 0 : -ENOMEM;
 }

@@ -131,10 +131,21 @@ const struct relay_host *relay_merge_host(const struct relay_merge *merge, uint3
 int relay_merge_map_clock(struct relay_merge *merge, int process, const struct relay_time_knot *knots, uint32_t n,
                           uint64_t first, uint64_t last)
 {
-	if (!relay_merge_process(merge, process) || merge->processes[process]->map)
+	if (!relay_merge_process(merge, process))
 		return -EINVAL;
-	merge->processes[process]->map = relay_clock_map_new(knots, n, first, last);
-	return merge->processes[process]->map ? 0 : -errno;
+	struct relay_traced *traced = merge->processes[process];
+	struct relay_clock_map *map = relay_clock_map_new(knots, n, first, last);
+	if (!map)
+		return -errno;
+	free(traced->map);
+	traced->map = map;
+	for (uint32_t i = 0; i < merge->n_streams; i++) {
+		struct relay_stream *stream = merge->streams[i];
+		stream->knot = stream->traced == traced ? 0 : stream->knot;
+		if (stream->traced == traced)
+			relay_clock_map_knot(map, relay_traced_own_time(traced, stream->cursor.time), &stream->knot);
+	}
+	return 0;
 }
 
 int relay_merge_add_process(struct relay_merge *merge, const struct relay_merge_process *process)
@@ -236,6 +247,15 @@ int relay_merge_add_source(struct relay_merge *merge, int process, uint32_t cpu,
 	return 0;
 }
 
+struct relay_source *relay_merge_source(const struct relay_merge *merge, int process, uint32_t cpu)
+{
+	const struct relay_traced *traced = relay_merge_process(merge, process);
+	for (uint32_t i = 0; traced && i < merge->n_streams; i++)
+		if (merge->streams[i]->traced == traced && merge->streams[i]->cpu == cpu)
+			return merge->streams[i]->source;
+	return NULL;
+}
+
 /* --- the tree --- */
 
 /* Update the nodes above the leaf of a stream whose key has changed. */
@@ -327,6 +347,33 @@ uint64_t relay_merge_look(struct relay_merge *merge, bool consumes)
 	return looked;
 }
 
+/* Have a stream that is empty be asked for its next event. */
+static void ask(struct relay_merge *merge, struct relay_stream *stream)
+{
+	stream->event.time = 0;
+	merge->is_built = false;
+}
+
+uint64_t relay_merge_look_at_files(struct relay_merge *merge)
+{
+	uint64_t latest = 0;
+	for (uint32_t i = 0; i < merge->n_streams; i++) {
+		struct relay_stream *stream = merge->streams[i];
+		struct relay_source *source = stream->source;
+		uint64_t ticks = 0;
+		const bool is_behind = stream->event.time <= merge->limit && stream->event.time != UINT64_MAX;
+		if (!source->has_grown || stream->state == RELAY_STREAM_ENDED || is_behind)
+			continue;
+		const bool has_grown = source->has_grown(source, &ticks);
+		stream->n_looks += stream->is_waiting;
+		if ((has_grown || stream->is_waiting) && stream->state == RELAY_STREAM_EMPTY)
+			ask(merge, stream);
+		const uint64_t time = ticks ? relay_traced_time(stream->traced, ticks) : 0;
+		latest = time > latest ? time : latest;
+	}
+	return latest;
+}
+
 void relay_merge_limit(struct relay_merge *merge, uint64_t time)
 {
 	merge->limit = time;
@@ -377,9 +424,14 @@ struct relay_layouts *relay_merge_layouts(struct relay_merge *merge, int process
 void relay_merge_finish(struct relay_merge *merge, int process)
 {
 	const struct relay_traced *traced = relay_merge_process(merge, process);
-	for (uint32_t i = 0; i < merge->n_streams; i++)
-		if (merge->streams[i]->traced == traced)
-			merge->streams[i]->source->is_finished = true;
+	for (uint32_t i = 0; i < merge->n_streams; i++) {
+		struct relay_stream *stream = merge->streams[i];
+		if (stream->traced != traced)
+			continue;
+		stream->source->is_finished = true;
+		if (stream->source->has_grown && stream->state == RELAY_STREAM_EMPTY)
+			ask(merge, stream);
+	}
 }
 
 int relay_merge_process_stats(const struct relay_merge *merge, int process, struct relay_merge_process_stats *stats)

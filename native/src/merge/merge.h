@@ -11,6 +11,9 @@
 int relay_merge_add_source(struct relay_merge *merge, int process, uint32_t cpu, struct relay_source *source,
                            uint64_t watermark);
 
+/* Return the source of a stream. NULL: the process has none for this CPU. */
+struct relay_source *relay_merge_source(const struct relay_merge *merge, int process, uint32_t cpu);
+
 /* Refuse buffers and rings from now on. false: the merge has one already. */
 bool relay_merge_takes_no_buffers(struct relay_merge *merge);
 

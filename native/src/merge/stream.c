@@ -10,7 +10,11 @@
 #include <errno.h>
 #include <stdlib.h>
 
-enum { CONTEXT_WORD = sizeof(uint32_t), LONGEST = 1 << 24 };
+enum {
+	CONTEXT_WORD = sizeof(uint32_t),
+	LONGEST = 1 << 24,
+	LOOKS_MAX = 64 /* of relay_merge_look_at_files(), until which the declaration of an event has arrived */
+};
 static const uint64_t NS = 1000000000;
 
 /* --- processes --- */
@@ -215,12 +219,25 @@ static bool meets_condition(const struct relay_stream *stream)
 	return takes > 0;
 }
 
-/* Go on to the next event of the packet. false: there are no more, or the rest of the packet is not valid. */
+/* True if the declaration of an event may be on its way: files grow side by side. */
+static bool waits_for_declaration(const struct relay_stream *stream)
+{
+	const struct relay_source *source = stream->source;
+	return source->has_grown && !source->is_finished && stream->n_looks < LOOKS_MAX;
+}
+
+/* Go on to the next event of the packet. false: there are no more, or it waits for a declaration, or the rest of the
+ * packet is not valid. */
 static bool next_in_packet(struct relay_stream *stream)
 {
 	struct relay_event_cursor *cursor = &stream->cursor;
 	while (cursor->at < cursor->stop) {
-		if (relay_next_event(cursor) != RELAY_PACKET_GOOD) {
+		const enum relay_packet_fault fault = relay_next_event(cursor);
+		stream->is_waiting = fault == RELAY_PACKET_UNDECLARED && waits_for_declaration(stream);
+		if (stream->is_waiting)
+			return false;
+		stream->n_looks = 0;
+		if (fault != RELAY_PACKET_GOOD) {
 			cursor->at = cursor->stop;
 			stream->stats->damaged++;
 			return false;
@@ -306,6 +323,11 @@ void relay_stream_advance(struct relay_stream *stream)
 	if (next_loss(stream))
 		return;
 	while (!next_in_packet(stream)) {
+		if (stream->is_waiting) {
+			stream->event.time = UINT64_MAX;
+			stream->state = RELAY_STREAM_EMPTY;
+			return;
+		}
 		packet = (struct relay_source_packet){.has_told = false};
 		int state = stream->source->next(stream->source, &packet);
 		if (state == RELAY_SOURCE_PACKET) {
@@ -313,7 +335,9 @@ void relay_stream_advance(struct relay_stream *stream)
 				return;
 			continue;
 		}
-		stream->event.time = relay_traced_time(stream->traced, packet.watermark);
+		/* relay_merge_look_at_files() finds out when files have grown; meanwhile the merge does not wait for them. */
+		stream->event.time =
+		    stream->source->has_grown ? UINT64_MAX : relay_traced_time(stream->traced, packet.watermark);
 		if (packet.has_told && packet.watermark > stream->last_end)
 			stream->last_end = packet.watermark;
 		stream->state = state == RELAY_SOURCE_EMPTY ? RELAY_STREAM_EMPTY : RELAY_STREAM_ENDED;

@@ -30,11 +30,16 @@ struct relay_source_packet {
 	uint64_t lost[RELAY_N_LOSS_CAUSES]; /* events lost since the packet before, by cause */
 };
 
-/* Where packets come from: the first member of struct file_source (file.c) and of struct live_source (live.c). The members
- * after `close` are for buffers to which programs may write; in a struct file_source they are 0. */
+/* Where packets come from: the first member of struct file_source (file.c) and of struct live_source (live.c). The
+ * members after has_grown() are for buffers to which programs may write; in a struct file_source they are 0, but for
+ * is_finished. */
 struct relay_source {
 	int (*next)(struct relay_source *source, struct relay_source_packet *packet);
 	void (*close)(struct relay_source *source);
+	/* Of files that may grow: return whether next(), which has returned RELAY_SOURCE_EMPTY or was not called yet, would
+	 * return a packet; and set *latest, ticks, to the end of the latest packet that is there, if it is later. NULL: the
+	 * files do not grow. */
+	bool (*has_grown)(struct relay_source *source, uint64_t *latest);
 	void (*look)(struct relay_source *source, bool consumes); /* see relay_merge_look() */
 	uint64_t begin;     /* ticks: from then on losses are counted; 0: from the first packet on */
 	bool is_finished;   /* nothing will be written any more */
@@ -124,6 +129,10 @@ struct relay_stream {
 	uint64_t since, until, round;    /* round: relay_merge.round when it was last advanced while empty */
 	struct relay_merge_stats *stats; /* of the merge; events are counted there */
 	uint32_t knot;                   /* of relay_clock_map_knot(): that of `event` */
+	/* The next event is not declared yet, in a file that is followed; and how often relay_merge_look_at_files() was
+	 * called since. */
+	bool is_waiting;
+	uint32_t n_looks;
 };
 
 /* Go on to the next event; if the stream is empty, ask the source for a packet again. */

@@ -226,7 +226,7 @@ def test_a_recording_without_notes_of_clocks_is_shown_by_when_its_trace_was_made
 @pytest.mark.parametrize("each", [False, True])
 def test_viewers_of_lttngs_protocol_see_all_machines_on_one_time_line(played, each):
     directories = [played.into / name for name in NAMES] if each else [played.into]
-    with serving(*directories) as server:
+    with serving(*directories, "--once") as server:
         with server.showing("recordings" if each else played.into.name) as shown:
             shown.ends()
         assert "relayctl: events of 3 machines, by their clocks: " in server.finish()

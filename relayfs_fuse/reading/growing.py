@@ -1,0 +1,380 @@
+"""The events of recordings while a recorder or `relayctl receive` appends to them, in the order of their times.
+
+Packets arrive late, and those of one machine or CPU later than those of another one. So an event is given out when a
+later one has been there for a certain time, which does not depend on the clocks of the machines. What arrives after
+events that are later is given out at once. Each event is given out once, as a stream is read only behind what was read.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import defaultdict, deque
+from contextlib import closing, suppress
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, NamedTuple
+
+from relayfs_fuse.errors import RelayError
+from relayfs_fuse.native.library import Closing, closed_on_error
+from relayfs_fuse.native.merge import EVER, Merge, MergedProcess, Stretch
+from relayfs_fuse.reading.damage import reason
+from relayfs_fuse.tracefiles import clock_pairs
+from relayfs_fuse.tracefiles.ctf import NS
+from relayfs_fuse.tracefiles.hosts import Hosts, is_received, pairs_in, recordings_in
+from relayfs_fuse.tracefiles.losses import NO_BUFFER
+from relayfs_fuse.tracefiles.merged import add_host, add_part, kinds_of, losses_of, process_of, unbuffered_losses
+from relayfs_fuse.tracefiles.recorded import NoTraceError, PartReader, clock_of, part_places, plain_name
+from relayfs_fuse.tracefiles.streams import METADATA, stream_name, stream_of
+from relayfs_fuse.tracefiles.time_line import HostClock, stretches_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from relayfs_fuse.reading.live import Wanted
+    from relayfs_fuse.tracefiles.clock_pairs import Pair
+    from relayfs_fuse.tracefiles.ctf import Declaration
+    from relayfs_fuse.tracefiles.hosts import Place
+    from relayfs_fuse.tracefiles.recorded import Clock, Part
+
+# New directories and files are looked for so often, and what was appended to known files so often; but neither takes
+# more than a _LOOK_SHAREth of the time.
+_SCAN_S = 0.5
+_LOOK_S = 0.05
+_LOOK_SHARE = 20
+_Signature = tuple[int, int, int]
+
+
+def _signature(path: str) -> _Signature | None:
+    """Return what changes with a file; None: there is none."""
+    with suppress(FileNotFoundError, NotADirectoryError):
+        status = os.stat(path)
+        return status.st_ino, status.st_size, status.st_mtime_ns
+    return None
+
+
+@dataclass
+class Followed:
+    """A part.
+
+    numbers: in the merge, of each stretch of its times; the last one has all later times
+    identity: of the process, as in packets
+    metadata: what the file was when it was read
+    n_declared: how many of its declarations the merge has
+    names: of the files that the merge has, as if they were not compressed
+    has_left: whether its directory was removed
+    """
+
+    part: Part
+    numbers: list[int]
+    identity: int
+    metadata: _Signature | None
+    n_declared: int
+    names: set[str] = field(default_factory=set)
+    has_left: bool = False
+
+    @property
+    def until_ns(self) -> dict[str, int]:
+        """Up to when the causes of losses are known, by buffer."""
+        return {buffer: intervals[-1].until_ns for buffer, intervals in self.part.losses.items() if intervals}
+
+
+@dataclass
+class _Recording:
+    """A recording: what the file of its clocks was when it was read, and what it has; and the parts."""
+
+    clocks: _Signature | None = None
+    pairs: list[Pair] = field(default_factory=list)
+    parts: dict[str, Followed] = field(default_factory=dict)
+
+
+class _New(NamedTuple):
+    place: Place
+    part: Part
+    metadata: _Signature | None
+    names: list[str]
+
+
+class Growing(Closing):
+    """Follow recordings.
+
+    directories: as for Hosts; one that `relayctl receive` writes to may have no recording yet
+    delay_ns: for how long an event waits for earlier ones of other streams, ns
+    say: called with a line for users when something goes wrong
+    default: the stretches of parts whose times are not mapped to those of other machines
+    merged: the merge that gives out the events
+    followed: the parts, by their directories
+    pause_s: how long to wait until the next look()
+
+    RelayError, OSError: there is nothing to follow
+    """
+
+    def __init__(
+        self,
+        directories: Sequence[str],
+        wanted: Wanted,
+        delay_ns: int,
+        say: Callable[[str], None],
+        default: tuple[Stretch, ...] = (),
+    ) -> None:
+        self.pause_s = _LOOK_S
+        self.followed: dict[str, Followed] = {}
+        self._directories, self._patterns, self._delay_ns = directories, wanted.patterns, delay_ns
+        self._say, self._default = say, default
+        self._said: set[str] = set()
+        self._has_hosts = _has_hosts(directories)
+        self._hosts: dict[str, tuple[HostClock, int]] = {}
+        self._recordings: dict[str, _Recording] = defaultdict(_Recording)
+        self._clocks: dict[object, Clock] = {}
+        self._identities: dict[tuple[str, str], int] = {}
+        self._late_names: set[str] = set()
+        self._unbuffered: dict[tuple[str, str], int] = {}
+        self._reader = PartReader()
+        # The times up to which there were packets, each with when it was seen.
+        self._latest: deque[tuple[float, int]] = deque()
+        self._began_s = time.monotonic()
+        self._limit = time.time_ns() - delay_ns
+        self._scan_at_s = 0.0
+        self.merged = Merge(wanted.since, condition=wanted.condition)
+        with closed_on_error(self):
+            self._scan_if_due()
+            self.merged.limit(self._limit)
+
+    def close(self) -> None:
+        """Let go of all files."""
+        self.merged.close()
+        self._reader.close()
+
+    @property
+    def has_shown_all(self) -> bool:
+        """Whether what was there at the beginning was given out by the look before."""
+        return time.monotonic() - self._began_s > self._delay_ns / NS
+
+    @property
+    def clocks(self) -> list[HostClock]:
+        """Those of the machines, in the order in which they were found; empty: there is one, and it has no name."""
+        return [clock for clock, _ in self._hosts.values()]
+
+    @property
+    def declarations(self) -> list[Declaration]:
+        """What the parts have declared so far."""
+        return [one for followed in self.followed.values() for one in followed.part.declarations]
+
+    def look(self) -> None:
+        """Have the merge give out what has arrived, as far as it has waited for so long."""
+        began_s = time.monotonic()
+        self._note(began_s, self.merged.look_at_files())
+        self._scan_if_due()
+        for path, followed in self.followed.items():
+            self._learn(path, followed)
+        self.merged.limit(self._limit)
+        self.pause_s = max(_LOOK_S, _LOOK_SHARE * (time.monotonic() - began_s))
+
+    def finish(self) -> None:
+        """Have the merge give out all that is there, also the last packets of recorders that were killed."""
+        self.merged.look_at_files()
+        self._scan()
+        for path, followed in self.followed.items():
+            self._learn(path, followed)
+            for number in followed.numbers:
+                self.merged.finish(number)
+        self.merged.limit(EVER)
+
+    def check(self) -> None:
+        """Say which streams cannot be read."""
+        for path, followed in self.followed.items():
+            for number in followed.numbers:
+                stats = self.merged.process_stats(number)
+                if stats.error:
+                    file = os.path.join(path, stream_name(stats.cpu))
+                    self._say_once(file, f"{file} cannot be read: {os.strerror(-stats.error)}")
+
+    def _note(self, now_s: float, latest: int) -> None:
+        """Note up to which time there are packets now; what was there for long enough raises the limit."""
+        if latest > (self._latest[-1][1] if self._latest else self._limit):
+            self._latest.append((now_s, latest))
+        while self._latest and self._latest[0][0] <= now_s - self._delay_ns / NS:
+            self._limit = max(self._limit, self._latest.popleft()[1])
+
+    # --- directories ---
+
+    def _scan_if_due(self) -> None:
+        began_s = time.monotonic()
+        if began_s >= self._scan_at_s:
+            self._scan()
+            now_s = time.monotonic()
+            self._scan_at_s = now_s + max(_SCAN_S, _LOOK_SHARE * (now_s - began_s))
+
+    def _scan(self) -> None:
+        """Find new recordings, parts and files, and what was removed."""
+        new: list[_New] = []
+        there: set[str] = set()
+        try:
+            for directory in self._directories:
+                for place in recordings_in(directory):
+                    there.update(self._scan_recording(place, new))
+            for path in self.followed.keys() - there:
+                self.followed[path].has_left = True
+        except FileNotFoundError:
+            pass  # a directory was removed meanwhile; the next scan goes on
+        except OSError as error:
+            self._say_once(str(error.filename), f"{error.filename}: {reason(error)}")
+        for one in sorted(new, key=lambda one: one.part.changed_ns, reverse=True):
+            self._clocks.setdefault(self._clock_key(one), one.part.clock)
+        for one in new:
+            self._follow(one)
+        self._forget_removed()
+
+    def _scan_recording(self, place: Place, new: list[_New]) -> Iterator[str]:
+        """Yield the directories of its parts; those that are not followed yet are added to `new`."""
+        for path, names in part_places(place.path):
+            yield path
+            followed = self.followed.get(path)
+            if followed:
+                self._add_files(path, followed, names)
+                continue
+            metadata = _signature(os.path.join(path, METADATA))
+            try:
+                part = self._reader.part(path, names)
+            except FileNotFoundError:
+                continue
+            except (RelayError, OSError) as error:
+                self._say_once(path, f"{reason(error) if isinstance(error, OSError) else error}; it is not shown")
+                continue
+            if part:
+                new.append(_New(place, part, metadata, names))
+        recording = self._recordings[place.path]
+        clocks = _signature(os.path.join(place.path, clock_pairs.FILE))
+        if clocks != recording.clocks:
+            recording.clocks, recording.pairs = clocks, pairs_in(place.path)
+            self._map_clocks(recording)
+
+    def _clock_key(self, one: _New) -> object:
+        return one.place.path, clock_of(one.part.origin)
+
+    def _follow(self, new: _New) -> None:
+        part = replace(new.part, clock=self._clocks[self._clock_key(new)], stretches=self._default, streams={})
+        host = 0
+        if self._has_hosts:
+            clock, host = self._host(new)
+            pairs = self._recordings[new.place.path].pairs
+            part = replace(part, host_clock=clock, stretches=tuple(stretches_of(part, pairs)))
+        identity = self._identities.setdefault((part.host, part.origin.line), len(self._identities))
+        process = replace(process_of(part, identity, self._patterns), host=host)
+        numbers = add_part(self.merged, part, process, losses_of(part.losses))
+        followed = Followed(part, numbers, identity, new.metadata, len(part.declarations))
+        self.followed[part.path] = self._recordings[new.place.path].parts[part.path] = followed
+        self._add_files(part.path, followed, new.names)
+        self._add_unbuffered(followed, host)
+
+    def _host(self, new: _New) -> tuple[HostClock, int]:
+        """Return the machine of a part, and its number in the merge."""
+        name = new.place.host or new.part.hostname
+        if name not in self._hosts:
+            clock = HostClock(name)
+            clock.add(new.part, self._recordings[new.place.path].pairs)
+            self._hosts[name] = clock, add_host(self.merged, clock)
+        return self._hosts[name]
+
+    def _add_files(self, path: str, followed: Followed, names: Sequence[str]) -> None:
+        """Add files that have appeared since the part was found."""
+        new = [name for name in names if stream_of(plain_name(name)) and plain_name(name) not in followed.names]
+        for cpu, paths in self._reader.streams(path, self._in_order(path, followed, new)).items():
+            for number in followed.numbers:
+                self.merged.add_files(number, cpu, paths, follows=True)
+
+    def _in_order(self, path: str, followed: Followed, new: Sequence[str]) -> list[str]:
+        """Return those of the new files behind which none of an earlier number may appear, and note them.
+
+        A receiver may get the first packet of cpu0_1 before that of cpu0. So a file that continues one which is not
+        there is added when the next scan finds it, too.
+        """
+        found = []
+        for (cpu, number), name in sorted((stream_of(plain_name(name)) or (0, 0), name) for name in new):
+            before, full = stream_name(cpu, number - 1), os.path.join(path, name)
+            if not number or before in followed.names or full in self._late_names:
+                followed.names.add(plain_name(name))
+                found.append(name)
+            else:
+                self._late_names.add(full)
+        return found
+
+    def _forget_removed(self) -> None:
+        """Forget parts whose directories were removed, when all that was mapped of them was given out."""
+        for path, followed in list(self.followed.items()):
+            if not followed.has_left:
+                continue
+            for number in followed.numbers:
+                self.merged.finish(number)
+            if not any(self.merged.process_stats(number).n_open for number in followed.numbers):
+                for number in followed.numbers:
+                    self.merged.remove(number)
+                del self.followed[path]
+                for recording in self._recordings.values():
+                    recording.parts.pop(path, None)
+
+    # --- what was appended ---
+
+    def _map_clocks(self, recording: _Recording) -> None:
+        """Map times by later notes of the clocks.
+
+        Only what is read from now on is mapped anew: after the clock was set, also what was written shortly before.
+        """
+        for followed in recording.parts.values() if self._has_hosts else ():
+            part = followed.part
+            last = stretches_of(part, recording.pairs)[-1]
+            self.merged.map_clock(followed.numbers[-1], Stretch(last.knots, part.stretches[-1].first))
+
+    def _learn(self, path: str, followed: Followed) -> None:
+        """Add what the metadata of a part say by now."""
+        metadata = _signature(os.path.join(path, METADATA))
+        if metadata is None or metadata == followed.metadata:
+            return
+        try:
+            part = self._reader.part(path, [METADATA])
+        except (RelayError, OSError) as error:
+            self._say_once(path, f"{path}: {reason(error) if isinstance(error, OSError) else error}")
+            return
+        if part is None:
+            return
+        new, known = part.declarations[followed.n_declared :], followed.until_ns
+        losses = {
+            buffer: [one for one in intervals if one.since_ns >= known.get(buffer, 0)]
+            for buffer, intervals in part.losses.items()
+        }
+        for number in followed.numbers:
+            self.merged.declare(number, kinds_of(new, self._patterns))
+            self.merged.explain(number, losses_of(losses))
+        followed.metadata, followed.n_declared = metadata, len(part.declarations)
+        followed.part = replace(followed.part, declarations=part.declarations, losses=part.losses)
+        host = followed.part.host
+        self._add_unbuffered(followed, self._hosts[host][1] if host else 0)
+
+    def _add_unbuffered(self, followed: Followed, host: int) -> None:
+        """Add what programs have lost because they got no buffers, and what no part has told before."""
+        part = followed.part
+        told = self._unbuffered.get((part.host, part.origin.trace), 0)
+        new = [one for one in part.losses.get(NO_BUFFER, []) if one.until_ns > told]
+        if not new:
+            return
+        self._unbuffered[part.host, part.origin.trace] = max(one.until_ns for one in new)
+        identity = self._identities.setdefault(
+            (part.host, f"{part.origin.trace} without buffers"), len(self._identities)
+        )
+        process = MergedProcess(part.origin.trace, 0, identity, (), (NS, 0, 0), (), host=host)
+        self.merged.add_lost(self.merged.add_process(process), unbuffered_losses(part.origin.real, new))
+
+    def _say_once(self, about: str, line: str) -> None:
+        if about not in self._said:
+            self._said.add(about)
+            self._say(line)
+
+
+def _has_hosts(directories: Sequence[str]) -> bool:
+    """Return whether events are shown with the names of their machines, as Hosts does."""
+    try:
+        with closing(Hosts(directories)) as hosts:
+            return bool(hosts.clocks)
+    except NoTraceError:
+        if not any(map(is_received, directories)):
+            raise
+        return True

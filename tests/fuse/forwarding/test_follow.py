@@ -1,0 +1,115 @@
+"""relayctl view --follow and live of directories to which receivers and recorders write: each event once."""
+
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+from forwarding import forward, forwarding, receiving
+from mounts import DEADLINE_S, wait_until
+from showing import serving
+from tracing import Program, finish, recording, relayctl
+from viewing import View, viewing
+
+# How many events each program writes. There are two traces, which two machines forward: each has all programs.
+WRITTEN = {"one": 4000, "two": 1000, "three": 1000}
+
+
+@pytest.fixture
+def into(tmp_path: Path) -> Path:
+    """Where recordings arrive: a receiver has made it, and has got nothing."""
+    return tmp_path / "into"
+
+
+@contextmanager
+def recorded(store, out: Path, nats, *more: object, name: str = "t") -> Iterator[None]:
+    """Record a trace and forward the recording, until the body ends; then all of it is sent."""
+    with recording(name, "--store", store.path, "-o", out) as recorder:
+        with forwarding(out, nats, *more, wait_for=out / ".relayfs"):
+            yield
+            finish(recorder)
+        forward(out, nats, *more)
+
+
+def numbers_of(view: View) -> dict[tuple[str, str], list[int]]:
+    """The numbers of event_writer.c's events, by machine and program."""
+    found = defaultdict(list)
+    for one in view.events():
+        found[one.get("host", ""), one["process"]].append(one["fields"]["n"])
+    return found
+
+
+def has(view: View, host: str, program: Program, n: int) -> None:
+    view.wait_for(lambda: len(numbers_of(view)[host, program.name.partition("-")[0]]) >= n)
+
+
+def test_view_follows_a_receiver_that_is_killed_and_new_programs_and_machines(nats, store, run, into, tmp_path):
+    trace, other = (store.create(name, n_subbufs=64) for name in "tu")
+    relayctl("receive", "--from", nats.url, "-o", into, "--once")
+    with viewing(into, "--follow", "--json", "--delay", 500) as view:
+        with receiving(into, nats) as receiver, recorded(store, tmp_path / "out", nats, "--host", "a"):
+            one = run(trace, "one")
+            one.write_patiently(2000)
+            has(view, "a", one, 1)
+            receiver.kill()
+            receiver.wait(DEADLINE_S)
+            one.write_patiently(2000)
+            with receiving(into, nats):
+                # A program that is new, and has events that are declared later than its first ones.
+                two = run(trace, "two")
+                two.write_patiently(1000)
+                has(view, "a", two, 1)
+                two.end()
+                with recorded(store, tmp_path / "other", nats, "--host", "b", name="u"):
+                    three = run(other, "three")
+                    three.write_patiently(1000)
+                    three.end()
+                one.end()
+                for host in "ab":
+                    for program in (one, two, three):
+                        has(view, host, program, WRITTEN[program.name.partition("-")[0]])
+        said = view.finish()
+    found = numbers_of(view)
+    assert {names: sorted(numbers) for names, numbers in found.items()} == {
+        (host, name): list(range(n)) for host in "ab" for name, n in WRITTEN.items()
+    }
+    assert view.lost() == 0
+    assert "relayctl: a: " in said
+    assert "relayctl: b: " in said
+
+
+def test_viewers_of_lttngs_protocol_follow_a_receiver(nats, store, run, into, tmp_path):
+    """Also what was there before, and what comes when the receiver was killed; until relayctl is interrupted."""
+    trace, other = (store.create(name, n_subbufs=64) for name in "tu")
+    with ExitStack() as stack:
+        stack.enter_context(recorded(store, tmp_path / "out", nats, "--host", "a"))
+        receiver = stack.enter_context(receiving(into, nats))
+        one = run(trace, "one")
+        one.write_patiently(2000)
+        wait_until(lambda: list(into.glob("a/out/one-*/cpu0")), "the first packet")
+        server = stack.enter_context(serving(into, "--delay", 500))
+        shown = stack.enter_context(server.showing("into"))
+        shown.wait_for(lambda: len(shown.numbers("one")) > 0)
+        receiver.kill()
+        receiver.wait(DEADLINE_S)
+        one.write_patiently(2000)
+        stack.enter_context(receiving(into, nats))
+        two = run(trace, "two")
+        two.write_patiently(1000)
+        two.end()
+        shown.wait_for(lambda: len(shown.numbers("two")) >= 1000)
+        stack.enter_context(recorded(store, tmp_path / "other", nats, "--host", "b", name="u"))
+        three = run(other, "three")
+        three.write_patiently(1000)
+        three.end()
+        one.end()
+        shown.wait_for(lambda: len(shown.numbers()) == 2 * sum(WRITTEN.values()))
+        shown.check_runs()
+    numbers = defaultdict(list)
+    for one in shown.events():
+        numbers[one.origin.split(":")[0], one.process].append(one["n"])
+    assert {names: sorted(them) for names, them in numbers.items()} == {
+        (host, name): list(range(n)) for host in "ab" for name, n in WRITTEN.items()
+    }
+    assert shown.lost() == 0
