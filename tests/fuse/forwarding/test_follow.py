@@ -113,3 +113,42 @@ def test_viewers_of_lttngs_protocol_follow_a_receiver(nats, store, run, into, tm
         (host, name): list(range(n)) for host in "ab" for name, n in WRITTEN.items()
     }
     assert shown.lost() == 0
+
+
+def test_a_recording_is_followed_through_its_numbered_directories(store, run, out):
+    """Its recorder begins new ones, ends, is started again, and is killed before it can end."""
+    trace = store.create("t", n_subbufs=64)
+    command = ["t", "--store", store.path, "-o", out, "--rotate-size", 40_000]
+    app = run(trace, "app")
+    n = 0
+
+    def goes_on() -> bool:
+        nonlocal n
+        app.write_patiently(500)
+        n += 500
+        return (out / "0003").exists()
+
+    with recording(*command) as recorder:
+        app.write_patiently(500)
+        n = 500
+        wait_until(lambda: list(out.rglob("cpu0")), "the first packet")
+        with viewing(out, "--follow", "--json", "--delay", 100) as view:
+            wait_until(goes_on, "numbered directories")
+            finish(recorder)
+            with recording(*command) as second:
+                app.write_patiently(500)
+                app.flush()
+                view.wait_for(lambda: len(view.events()) == n + 500)
+                second.kill()
+            with recording(*command) as third:
+                app.write_patiently(100)
+                app.flush()
+                view.wait_for(lambda: len(view.events()) == n + 600)
+                finish(third)
+            assert "came late" not in view.finish()
+    assert [one["fields"]["n"] for one in view.events()] == list(range(n + 600))
+    # With the last 10 lines, what comes then is shown, too.
+    with viewing(out, "--follow", "--json", "--delay", 100, "-n", 10) as view:
+        view.wait_for(lambda: len(view.lines) == 10)
+        view.finish()
+    assert [one["fields"]["n"] for one in view.events()] == list(range(n + 590, n + 600))
