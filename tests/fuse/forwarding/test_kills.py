@@ -1,27 +1,32 @@
-"""Forwarder, server, receiver and recorder are killed at random: nothing is lost, and nothing comes twice."""
+"""Programs of all six kinds are killed at random: nothing is lost, and nothing comes twice."""
 
 import os
 import random
 import signal
 import subprocess
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from babeltrace import packets_in, read
 from forking import RELAYCTL, start
 from forwarding import files_in, same
-from mounts import DEADLINE_S, wait_until
+from mounts import DEADLINE_S, Mount, wait_until
 from nats_server import NatsServer
 from stress import is_long
-from tracing import catches
+from tracing import Program, Served, catches
+
+from relayfs_fuse import native
 
 HOST = os.uname().nodename
 SEED = int(os.environ.get("RELAYFS_SEED", time.time_ns() % 1_000_000))
+KINDS = ["server", "forwarder", "receiver", "recorder", "file server", "program"]
+DIED = "WARNING: the server before, process .* has died"
 
 
 class Parts:
-    """The four programs; what they say goes to files."""
+    """The forwarder, the server, the receiver and the recorder; what they say goes to files."""
 
     def __init__(self, server: NatsServer, commands: dict[str, list[object]], logs: Path) -> None:
         self.server = server
@@ -61,55 +66,97 @@ class Parts:
             process.wait(DEADLINE_S)
 
 
+class Victim:
+    """A program that writes until it is killed, and the counts of its buffer, which outlive it."""
+
+    def __init__(self, trace: Served, name: str) -> None:
+        self._program = Program(trace, trace, name)
+        self._buffer = native.Buffer(str(self._program.directory / "cpu/mem0"))
+        self.name = name
+
+    def kill(self, after_s: float) -> None:
+        with self._program as program:
+            program.start_flat_out()
+            time.sleep(after_s)
+            program.kill()
+        stats = self._buffer.stats()
+        self.written, self.lost = stats.records, stats.lost_full_records
+        self._buffer.close()
+
+
+@dataclass
+class Killing:
+    """What runs.
+
+    parts: the forwarder, the server, the receiver and the recorder
+    trace: of the file server of `mount`
+    """
+
+    parts: Parts
+    mount: Mount
+    trace: Served
+    out: Path
+    into: Path
+
+
 @pytest.fixture
-def parts(tmp_path: Path, store, out):
-    """The four programs, with a server that may be killed."""
+def killing(tmp_path: Path, mount: Mount, out: Path):
+    """All of them, with a server that may be killed."""
+    mount.expect(DIED)
+    trace = Served(mount.store, mount.path).create(mount, "t")
     with NatsServer(tmp_path) as server:
         server.make_stream()
-        store.create("t", subbuf_size=4096, n_subbufs=16)
         out.mkdir()
         commands: dict[str, list[object]] = {
-            "recorder": ["record", "t", "--store", store.path, "-o", out],
+            "recorder": ["record", "t", "--mount", mount.path, "-o", out],
             "receiver": ["receive", "--from", server.url, "-o", tmp_path / "into"],
         }
         parts = Parts(server, commands, tmp_path)
-        wait_until((out / ".relayfs").exists, parts.said)
-        parts._commands["forwarder"] = ["forward", out, "--to", server.url]
-        parts.start("forwarder")
-        yield parts
-        parts.kill_all()
+        try:
+            wait_until((out / ".relayfs").exists, parts.said)
+            parts._commands["forwarder"] = ["forward", out, "--to", server.url]
+            parts.start("forwarder")
+            yield Killing(parts, mount, trace, out, tmp_path / "into" / HOST / "out")
+        finally:
+            parts.kill_all()
 
 
 @pytest.mark.stress
-def test_whoever_is_killed_nothing_is_lost_and_nothing_comes_twice(parts, store, run, out, tmp_path):
+def test_whoever_is_killed_nothing_is_lost_and_nothing_comes_twice(killing: Killing):
     """Short: each of them twice. Long: 200 kills."""
     print(f"RELAYFS_SEED={SEED}")
     chance = random.Random(SEED)
-    victims = ["server", "forwarder", "receiver", "recorder"]
-    order = [chance.choice(victims) for _ in range(200)] if is_long() else 2 * chance.sample(victims, 4)
-    (trace,) = store.traces.all().values()
-    programs = [run(trace, "one"), run(trace, "two", cpu=1)]
-    rounds, refused = 0, 0
-    for victim in order:
+    order = [chance.choice(KINDS) for _ in range(200)] if is_long() else 2 * chance.sample(KINDS, 6)
+    programs = [Program(killing.trace, killing.trace, "one"), Program(killing.trace, killing.trace, "two", cpu=1)]
+    victims, refused = [], 0
+    for number, kind in enumerate(order):
         for program in programs:
             program.start_patiently(500)
         time.sleep(chance.uniform(0.0, 0.4))
-        parts.kill_and_start(victim)
+        if kind == "program":
+            victims.append(Victim(killing.trace, f"victim{number}"))
+            victims[-1].kill(chance.uniform(0.0, 0.2))
+        elif kind == "file server":
+            killing.mount.kill_server()
+        else:
+            killing.parts.kill_and_start(kind)
         refused += sum(program.done() for program in programs)
-        rounds += 1
     for program in programs:
         program.end()
-    parts.end_recorder()
-    into = tmp_path / "into" / HOST / "out"
-    wait_until(lambda: same(out, into), parts.said)
-    wrote, arrived = read(out), read(into)
+        program.__exit__()
+    killing.parts.end_recorder()
+    wait_until(lambda: same(killing.out, killing.into), killing.parts.said)
+    wrote, arrived = read(killing.out), read(killing.into)
     assert arrived == wrote
-    assert wrote.events == {name: list(range(500 * rounds)) for name in ("one", "two")}
-    assert wrote.lost == refused
-    packets = {path: len(packets_in((out / path).read_bytes())) for path in files_in(out) if "/cpu" in path}
-    sent = parts.server.subjects()
+    expected = {name: list(range(500 * len(order))) for name in ("one", "two")}
+    expected |= {one.name: list(range(one.written)) for one in victims if one.written}
+    assert wrote.events == expected
+    assert wrote.lost == refused + sum(one.lost for one in victims)
+    packets = {
+        path: len(packets_in((killing.out / path).read_bytes())) for path in files_in(killing.out) if "/cpu" in path
+    }
+    sent = killing.parts.server.subjects()
     assert {path: sent[subject(path)] for path in packets} == packets
-    parts.kill_all()
 
 
 def subject(path: str) -> str:
