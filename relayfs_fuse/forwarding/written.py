@@ -15,7 +15,8 @@ from relayfs_fuse.forwarding.names import MessageError
 from relayfs_fuse.reading.packet import HEAD_BYTES, Packet, unpack
 from relayfs_fuse.record.atomic import write_atomically
 from relayfs_fuse.record.full import temporary_errors_mean_full
-from relayfs_fuse.record.stream import ROOM_BYTES, StreamFile, write_all
+from relayfs_fuse.record.stream import ROOM_BYTES, StreamFile
+from relayfs_fuse.record.writing import write_all
 from relayfs_fuse.tracefiles import ctf
 
 if TYPE_CHECKING:

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 # The library returns up to 256 packets at once, each a header and a few pieces, unless many reservations are torn.
 _N_SPANS = 4096
 ALL = (1 << 63) - 1
+# Of memory for copies: a page, also of most disks.
+COPY_ALIGNMENT = 4096
+_HEAD_BYTES = ffi.sizeof("struct relay_packet")
 
 
 _of_thread = threading.local()
@@ -29,6 +32,11 @@ def _scratch() -> tuple[Any, Any]:
         _of_thread.spans = ffi.new("struct relay_span[]", _N_SPANS), ffi.new("size_t *")
     spans: tuple[Any, Any] = _of_thread.spans
     return spans
+
+
+def address_of(data: AnyBuffer) -> int:
+    """Return where data are in memory."""
+    return int(ffi.cast("uintptr_t", ffi.from_buffer(data)))
 
 
 class Consumer:
@@ -43,13 +51,15 @@ class Consumer:
     def __init__(self, buffer: Buffer) -> None:
         self.buffer = buffer
 
-    def begin(self, max_bytes: int = ALL) -> list[Any]:
+    def begin(self, max_bytes: int = ALL, most_pieces: int = _N_SPANS) -> list[Any]:
         """Return pieces of finished packets, in order, as objects with the buffer interface; none if there are none.
 
         max_bytes: return at most so many, which may end within a packet
+        most_pieces: return at most so many. A packet has two if it has no holes: its header, and its events
         """
         spans, total = _scratch()
-        n = self.buffer.check(lib.relay_consume_begin(self.buffer.pointer, max_bytes, spans, _N_SPANS, total))
+        n_spans = min(most_pieces, _N_SPANS)
+        n = self.buffer.check(lib.relay_consume_begin(self.buffer.pointer, max_bytes, spans, n_spans, total))
         return [ffi.buffer(spans[i].data, spans[i].length) for i in range(n)]
 
     def valid(self) -> bool:
@@ -77,15 +87,20 @@ class Copies:
 
     def __init__(self) -> None:
         self._memory = ffi.new("char[]", 0)
+        self._start = 0
 
     def take(self, packets: Sequence[Sequence[Any]]) -> list[memoryview]:
-        """Join the pieces of each packet; the copies are valid until the next call."""
-        size = sum(len(piece) for pieces in packets for piece in pieces)
+        """Join the pieces of each packet's body; the copies are valid until the next call.
+
+        Each begins as far behind a multiple of COPY_ALIGNMENT as in a sub-buffer: by the size of a header.
+        """
+        size = COPY_ALIGNMENT * (len(packets) + 1) + sum(len(piece) for pieces in packets for piece in pieces)
         if size > len(self._memory):
             self._memory = ffi.new("char[]", size)
-        view, copies, end = memoryview(ffi.buffer(self._memory)), [], 0
+            self._start = -address_of(ffi.buffer(self._memory)) % COPY_ALIGNMENT
+        view, copies, end = memoryview(ffi.buffer(self._memory)), [], self._start
         for pieces in packets:
-            start = end
+            end = start = end + (self._start + _HEAD_BYTES - end) % COPY_ALIGNMENT
             for piece in pieces:
                 ffi.memmove(self._memory + end, piece, len(piece))
                 end += len(piece)

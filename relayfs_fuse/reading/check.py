@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
     from relayfs_fuse.tracefiles.ctf import Declaration, Origin
 
-# How many bytes of packets are copied at once, unless a single packet is longer.
-COPY_BYTES = 8 << 20
+# How many bytes of packets are read, and copied, at once, unless a single packet is longer.
+BATCH_BYTES = 8 << 20
 # All checkers share it, because only one thread of a program copies packets.
 _copies = Copies()
 # Bytes of the shortest header of an event, and of each number in the event's context, which follows the header.

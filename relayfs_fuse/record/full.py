@@ -110,7 +110,7 @@ def size_of(directory: str) -> int:
 
 @contextmanager
 def temporary_errors_mean_full(path: str) -> Iterator[None]:
-    """Convert temporary errors to OutputFullError.
+    """Convert temporary errors to OutputFullError; other OSErrors name the file, too.
 
     path: the file that is written
     """
@@ -120,5 +120,6 @@ def temporary_errors_mean_full(path: str) -> Iterator[None]:
         raise
     except OSError as error:
         if error.errno not in TEMPORARY_ERRNOS:
+            error.filename = error.filename or path
             raise
         raise OutputFullError(error.errno, error.strerror, path) from error

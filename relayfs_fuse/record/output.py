@@ -15,6 +15,7 @@ import errno
 import os
 import re
 from contextlib import ExitStack, suppress
+from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from relayfs_fuse.errors import RelayError
@@ -24,6 +25,7 @@ from relayfs_fuse.reading.packet import HEAD_BYTES, Packet
 from relayfs_fuse.record.atomic import NEW, write_atomically
 from relayfs_fuse.record.full import OutputFullError, temporary_errors_mean_full, touched
 from relayfs_fuse.record.stream import OpenFiles, StreamFile, beginning_after
+from relayfs_fuse.record.writing import Writer, most_bytes
 from relayfs_fuse.tracefiles import clock_pairs, ctf, thread_names
 from relayfs_fuse.tracefiles.streams import MARK, METADATA, QUARANTINE, stream_name, stream_of
 
@@ -70,8 +72,13 @@ class ProcessOutput(Protocol):
     def n_with_room(self, cpu: int, packets: Sequence[Packet]) -> int:
         """Return how many packets, from the first on, can be appended now. DamagedError: the first one never can."""
 
-    def append(self, cpu: int, packets: Sequence[Packet], is_valid: Callable[[], bool]) -> bool:
-        """Append packets to a stream; False: is_valid() returned False after they were copied, so none was appended."""
+    def append(
+        self, cpu: int, packets: Sequence[Packet], is_valid: Callable[[], bool], *, is_urgent: bool = False
+    ) -> bool:
+        """Append packets to a stream; False: is_valid() returned False after they were copied, so none was appended.
+
+        is_urgent: the buffer is filling up
+        """
 
     def quarantine(self, name: str, data: bytes) -> None:
         """Append to a file of this process in .damaged."""
@@ -125,6 +132,7 @@ class DirectoryOutput:
         self.limit = limit
         self._kept: int | None = None
         self.files = OpenFiles()
+        self.writer = Writer()
         self._processes: list[_Process] = []
         self._check_or_mark(origin)
         self.number = self._last_number() if rotates else 0
@@ -372,7 +380,9 @@ class _Process:
         if limit and n > limit.largest:
             raise DamagedError(f"{path}: {n} bytes never have room: --max {limit.most} permits {limit.largest} at once")
 
-    def append(self, cpu: int, packets: Sequence[Packet], is_valid: Callable[[], bool]) -> bool:
+    def append(
+        self, cpu: int, packets: Sequence[Packet], is_valid: Callable[[], bool], *, is_urgent: bool = False
+    ) -> bool:
         """Append packets to a stream file; if they do not all fit, to several."""
         directory = self.path or self._make_directory()
         if not self._is_written:
@@ -382,17 +392,18 @@ class _Process:
         # All of them or none: who goes on in another directory would write those again that are not consumed.
         self._output.take(sum(map(_bytes_with, packets)), path)
         rest = list(packets)
+        write = partial(self._output.writer.write, is_urgent=is_urgent)
         while rest:
             with temporary_errors_mean_full(path):
                 file = self._file(directory, cpu, rest[0])
             if file.is_hidden and self._n_files[cpu] > 1 and (before := self._last.get(cpu)):
                 rest[0] = beginning_after(before, rest[0])
-            n = file.n_that_fit(rest)
+            some = file.fitting(rest)
             with temporary_errors_mean_full(file.path):
-                if not file.append(_subtract_lost(rest[:n], self._lost_before.get(cpu, 0)), is_valid):
+                if not file.append(_subtract_lost(some, self._lost_before.get(cpu, 0)), is_valid, write):
                     return False
-            self._last[cpu] = rest[n - 1].head
-            rest = rest[n:]
+            self._last[cpu] = some[-1].head
+            rest = rest[len(some) :]
         return True
 
     @property
@@ -433,7 +444,7 @@ class _Process:
         A reader of the last file may have read the metadata before, so events declared since then go into another file.
         """
         file = self._files.get(cpu)
-        if file and file.n_that_fit([packet]) and self._declared[cpu] == self._n_declared:
+        if file and file.fitting([packet]) and self._declared[cpu] == self._n_declared:
             return file
         if file:
             del self._files[cpu]
@@ -478,7 +489,7 @@ class _Process:
 
 def _bytes_with(packet: Packet) -> int:
     """Return how many bytes may be written with a packet."""
-    return packet.head.packet_bytes + _HEADS_BYTES
+    return most_bytes(packet.head) + _HEADS_BYTES
 
 
 def _subtract_lost(packets: list[Packet], before: int) -> list[Packet]:

@@ -18,9 +18,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NoReturn
 
+from relayfs_fuse import native
 from relayfs_fuse.native.trace import STATE_CPU
 from relayfs_fuse.reading import packet as packets_of
-from relayfs_fuse.reading.check import COPY_BYTES, Checked, copied
+from relayfs_fuse.reading.check import BATCH_BYTES, Checked, copied
 from relayfs_fuse.reading.damage import DamagedError, errors_mean_damage, reason
 from relayfs_fuse.reading.heads import check_heads, latest
 from relayfs_fuse.reading.process import REMOVED, RESERVED
@@ -44,6 +45,10 @@ _TRIES = 8
 # How long another reader may hold the lock of one buffer, and how long such readers may keep finish() from ending.
 _BUSY_S = 3.0
 _ALL_BUSY_S = 10.0
+# How many bytes are read at once: a part of the buffer, unless that is little; no more than BATCH_BYTES (see check.py).
+_BATCHES, _SMALL_BYTES = 4, 1 << 20
+# Of a packet without holes: its header, and its events.
+_PIECES = 2
 # How many bytes of a process's wrong packets are written to .damaged.
 _QUARANTINE_MAX = 16 << 20
 
@@ -88,6 +93,9 @@ class Recording:
         # By CPU: events in packets that were written to .damaged.
         self._n_quarantined: dict[int, int] = {}
         self._n_quarantined_bytes = 0
+        # The room of what is written is not used again before all of it is written.
+        room = process.n_subbufs * process.subbuf_size
+        self._batch_bytes = max(min(BATCH_BYTES, room // _BATCHES), min(_SMALL_BYTES, room), process.subbuf_size)
         self._threads = thread_names.unpack(output.threads())
         process.learn(ctf.declarations(output.metadata()))
         process.begin_losses(losses.told(output.metadata()))
@@ -123,7 +131,7 @@ class Recording:
         return any(taken)
 
     def _drain(self, cpu: int, consumer: Consumer, summary: Summary) -> bool:
-        limit: int | None = max(COPY_BYTES, self.process.subbuf_size) if self.process.checker else None
+        limit: int | None = None
         for _ in range(_TRIES):
             packets, skipped, whole = self._begin(cpu, consumer, limit)
             if not packets and not skipped and whole:
@@ -140,9 +148,10 @@ class Recording:
             # There were too many pieces, or too little room, or packets were overwritten meanwhile: read fewer.
             fewer = n if n < len(packets) else max(1, n // 2)
             some = packets if not whole else packets[:fewer]
-            limit = skipped + sum(packet.head.packet_bytes for packet in some)
-            if not limit:
+            n_bytes = skipped + sum(packet.head.packet_bytes for packet in some)
+            if not n_bytes and limit is not None:
                 raise DamagedError(f"cpu{cpu}: a packet in too many pieces")
+            limit = n_bytes or self._batch_bytes
         return False
 
     def _n_with_room(self, cpu: int, packets: list[Packet]) -> int:
@@ -164,9 +173,10 @@ class Recording:
         return n_there
 
     def _begin(self, cpu: int, consumer: Consumer, limit: int | None) -> tuple[list[Packet], int, bool]:
+        n_pieces = _PIECES * (self._batch_bytes // self.process.subbuf_size)
         with errors_mean_damage(f"cpu{cpu}"):
             try:
-                pieces = consumer.begin() if limit is None else consumer.begin(limit)
+                pieces = consumer.begin(most_pieces=n_pieces) if limit is None else consumer.begin(limit)
             except OSError as error:
                 if error.errno != errno.EBUSY:
                     raise
@@ -203,7 +213,9 @@ class Recording:
             return True
         n_records = consumer.n_records() if len(packets) == n_found else 0
         is_valid = _validity_check(cpu, consumer)
-        if self.process.checker:
+        stats = consumer.buffer.stats()
+        # A disk that adds checksums fails if memory changes that it reads, as it does in mode overwrite.
+        if self.process.checker or stats.mode != native.MODE_NO_OVERWRITE:
             packets = copied(packets)
             if not is_valid():
                 return False
@@ -217,7 +229,8 @@ class Recording:
         if states:
             self.output.append(STATE_CPU, [states], _is_always_valid)
         try:
-            is_taken = self.output.append(cpu, [one.checked.packet for one in found], is_valid)
+            is_urgent = 2 * (stats.produced - stats.consumed) > stats.n_subbufs
+            is_taken = self.output.append(cpu, [one.checked.packet for one in found], is_valid, is_urgent=is_urgent)
             self._n_packets[cpu] += n_new if is_taken else 0
             return is_taken
         except OSError as error:

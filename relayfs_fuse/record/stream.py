@@ -21,7 +21,6 @@ because a reader at that place would miss the packet, or get SIGBUS if it maps t
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import fcntl
 import os
@@ -39,21 +38,17 @@ from relayfs_fuse.reading.packet import (
     walk,
 )
 from relayfs_fuse.record.full import TEMPORARY_ERRNOS
+from relayfs_fuse.record.writing import most_bytes, padded, write_all, write_packets
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from typing import Any
 
     from relayfs_fuse.reading.packet import Head
 
 # Size of a file, unless a single packet needs more.
 ROOM_BYTES = 256 << 20
-# The most pieces that writev(2) accepts.
-_IOV_MAX = 1024
 # Stream files get 1/_SHARE of the limit of descriptors, but at least _LEAST and at most _MOST.
 _SHARE, _LEAST, _MOST = 8, 4, 256
-_SYNC_FILE_RANGE_WRITE = 2
-_libc = ctypes.CDLL(None)
 
 
 class OpenFiles:
@@ -126,7 +121,7 @@ class StreamFile:
         goes_on: it continues another file of the same stream
         """
         descriptor = os.open(_hidden(path), os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
-        room = max(ROOM_BYTES, first.head.packet_bytes + 3 * HEAD_BYTES)
+        room = max(ROOM_BYTES, most_bytes(first.head) + 3 * HEAD_BYTES)
         beginning = [] if goes_on else [first.head.before().pack()]
         tail = HEAD_BYTES * len(beginning)
         start = first.head.empty(room - tail, timestamp_end=first.head.timestamp_begin)
@@ -169,28 +164,33 @@ class StreamFile:
     def _descriptor(self) -> int:
         return self._files.get(self)
 
-    def n_that_fit(self, packets: Sequence[Packet]) -> int:
-        """Return how many of the packets, from the first on, fit into the file."""
+    def fitting(self, packets: Sequence[Packet]) -> list[Packet]:
+        """Return those of the packets, from the first on, that fit into the file, with their padding there."""
+        laid_out = padded(packets, self._tail)
         left = self._room - self._tail - HEAD_BYTES
-        for n, packet in enumerate(packets):
+        for n, packet in enumerate(laid_out):
             left -= packet.head.packet_bytes
             if left <= 0:
-                return n
-        return len(packets)
+                return laid_out[:n]
+        return laid_out
 
-    def append(self, packets: Sequence[Packet], is_valid: Callable[[], bool]) -> bool:
+    def append(
+        self,
+        packets: Sequence[Packet],
+        is_valid: Callable[[], bool],
+        write: Callable[[int, Sequence[Packet], int], None] = write_packets,
+    ) -> bool:
         """Append packets; False: is_valid() returned False after they were copied, so none was appended.
+
+        write: how they are written: write_packets(), or a function that does the same
 
         OSError: nothing was appended
         """
         first, end = packets[0], self._tail + sum(packet.head.packet_bytes for packet in packets)
         descriptor = self._descriptor
         last = packets[-1].head
-        pieces = [*first.body]
-        for packet in packets[1:]:
-            pieces += [packet.head.pack(), *packet.body]
-        pieces.append(last.after(self._room - end).pack())
-        write_all(descriptor, pieces, self._tail + HEAD_BYTES)
+        write(descriptor, packets, self._tail)
+        write_all(descriptor, [last.after(self._room - end).pack()], end)
         if not is_valid():
             return False
         self._publish(descriptor, first.head, end, last)
@@ -212,7 +212,6 @@ class StreamFile:
         _patch(descriptor, self._tail, head, DISCARDED_AT, CONTENT_SIZE_AT)
         _patch(descriptor, self._tail, head, CONTENT_SIZE_AT, HEAD_BYTES)
         _patch(descriptor, self._tail, head, PACKET_SIZE_AT, DISCARDED_AT)
-        _start_writeback(descriptor, self._tail, end)
         self._tail, self.last = end, last
         if self.is_hidden:
             os.rename(_hidden(self.path), self.path)
@@ -320,11 +319,6 @@ def _later(last: Head | None, head: Head) -> Head:
     return head if last is None or not head.is_empty else head._replace(packet_seq_num=last.packet_seq_num)
 
 
-def _start_writeback(descriptor: int, start: int, end: int) -> None:
-    """Start to write complete data to the disk; otherwise the recorder waits later, for much data at once."""
-    _libc.sync_file_range(descriptor, ctypes.c_int64(start), ctypes.c_int64(end - start), _SYNC_FILE_RANGE_WRITE)
-
-
 def _hidden(path: str) -> str:
     directory, name = os.path.split(path)
     return os.path.join(directory, f".{name}")
@@ -332,17 +326,3 @@ def _hidden(path: str) -> str:
 
 def _patch(descriptor: int, at: int, head: Head, start: int, stop: int) -> None:
     write_all(descriptor, [head.pack()[start:stop]], at + start)
-
-
-def write_all(descriptor: int, pieces: Sequence[Any], at: int) -> None:
-    """Write pieces one behind the other, from an offset on. OSError: a part of them may be written."""
-    left = list(pieces)
-    done = 0
-    while done < len(left):
-        written = os.pwritev(descriptor, left[done : done + _IOV_MAX], at)
-        at += written
-        while done < len(left) and written >= len(left[done]):
-            written -= len(left[done])
-            done += 1
-        if written:
-            left[done] = memoryview(left[done])[written:]

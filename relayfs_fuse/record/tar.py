@@ -135,7 +135,14 @@ class TarProcess:
         """Return how many packets have room: all of them, as a stream has no limit."""
         return len(packets)
 
-    def append(self, cpu: int, packets: Sequence[Packet], is_valid: Callable[[], bool]) -> bool:
+    def append(
+        self,
+        cpu: int,
+        packets: Sequence[Packet],
+        is_valid: Callable[[], bool],
+        *,
+        is_urgent: bool = False,  # noqa: ARG002  # as the other output
+    ) -> bool:
         """Write packets as a file; False: is_valid() returned False after they were copied, so nothing was written."""
         self._output.write_rest()
         pieces = []

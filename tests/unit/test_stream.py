@@ -122,7 +122,7 @@ def test_whichever_step_was_the_last_it_goes_on(directory, tmp_path, after_each_
     after_each_write(copy)
     grow(directory / "cpu5").discard()
     after_each_write(lambda: None)
-    assert len(copies) == 8
+    assert len(copies) == 10
     for one in copies:
         last, file = StreamFile.reopen(str(one / "cpu5"), OpenFiles())
         assert last
@@ -212,10 +212,10 @@ def test_what_was_not_valid_is_not_shown(directory):
 
 def test_a_file_that_is_full_says_so(directory):
     file = grow(directory / "cpu5")
-    n = file.n_that_fit([packet(i) for i in range(4, 2000)])
+    n = len(file.fitting([packet(i) for i in range(4, 2000)]))
     assert 450 < n < 550
     file.append([packet(i) for i in range(4, 4 + n)], valid)
-    assert file.n_that_fit([packet(4 + n)]) == 0
+    assert file.fitting([packet(4 + n)]) == []
     file.close()
     again = StreamFile.create(str(directory / "cpu5_1"), packet(4 + n), OpenFiles(), goes_on=True)
     again.append([packet(4 + n)], valid)
@@ -284,7 +284,7 @@ def test_a_packet_that_needs_more_gets_a_file_of_its_own(directory):
     size = 8 * (HEAD_BYTES + EVENT.size * len(events))
     large = Packet(large.head._replace(packet_size=size, content_size=size, timestamp_end=6000), events)
     file = StreamFile.create(str(directory / "cpu5"), large, OpenFiles(), goes_on=False)
-    assert file.n_that_fit([large]) == 1
+    assert len(file.fitting([large])) == 1
     file.append([large], valid)
     file.close()
     assert read(directory) == list(range(5000))
