@@ -37,7 +37,7 @@ ENVIRONMENT = {
     "HOME": "/mnt/home", "LC_ALL": "C.UTF-8", "TERM": "dumb",
     "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
     # What is built for all tests need not be built again.
-    "RELAYFS_ENV": os.environ["RELAYFS_ENV"],
+    "RELAYFS_ENV": os.environ["RELAYFS_ENV"], "PIP_CACHE_DIR": f"{Path.home()}/.cache/pip",
 }  # fmt: skip
 
 # A program keeps the namespace, in which there is no relayfs yet. The clone is seen through a bind mount, as its own
