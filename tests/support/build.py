@@ -24,9 +24,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 # Headers that C programs of several directories include.
 C_SUPPORT = ROOT / "tests/native/support"
-# version.h is made of version.h.in.
 # What programs of several tests are made from.
 PROGRAMS = ROOT / "tests/support/programs"
+# With version.h.in, of which version.h is made.
 HEADERS = sorted((ROOT / "native/include/relayfs").glob("*.h*"))
 
 PLAIN = ""

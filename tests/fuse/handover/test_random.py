@@ -40,7 +40,7 @@ def test_nobody_notices(mount: Mount, tmp_path: Path) -> None:
         with stream.file.open("rb", buffering=0) as file, (mount.path / "polled").open("wb", buffering=0) as polled:
             for n in range(N_KILLS):
                 polled.write(lines(1, n))
-                time.sleep(chance.uniform(0.1, 0.3))
+                time.sleep(chance.uniform(0.1, 0.3))  # any moment will do to kill it
                 mount.kill_server()
                 read += file.read(1 << 20)
             written = stream.finish()
@@ -61,7 +61,7 @@ def test_a_mount_can_be_read_by_many_while_the_server_dies(mount: Mount, tmp_pat
     with ExitStack() as stack:
         cats = [stack.enter_context(subprocess.Popen(["cat", path], stdout=out.open("wb"))) for out in outs]
         for n in range(8):
-            time.sleep(0.11)
+            time.sleep(0.11)  # ten servers that live no longer than a second together would be too many
             mount.kill_server()
             path.write_bytes(lines(1, n))
         wait_until(lambda: sum(out.stat().st_size for out in outs) >= len(lines(8)), "all is read")

@@ -167,7 +167,7 @@ def play(scene: Scene, kills: list[str]) -> None:
             scene.start_reader()
         if kills and scene.n_started > N_PROGRAMS * (1 - len(kills) / (len(kills) + 1)) / 2:
             getattr(scene, f"kill_{kills.pop()}")()
-        time.sleep(random.uniform(0, 0.01))
+        time.sleep(random.uniform(0, 0.01))  # any moment will do for what follows
         scene.drop_ended()
         scene.readers[:] = [process for process in scene.readers if process.poll() is None]
 
