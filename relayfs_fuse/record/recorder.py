@@ -138,13 +138,14 @@ class Recorder:
         """
         until = time.monotonic() + _FLUSH_S
         while True:
-            self._full = None
+            full = self._begin_waiting()
             for name in list(self._recordings):
                 self._finish(name, until)
                 if self._full:
                     break
             else:
                 self._write_rest()
+            self._full = self._full or full
             self._rotate_by_size()
             if not self._full:
                 if not self._recordings:
@@ -156,6 +157,14 @@ class Recorder:
             else:
                 self._tick()
                 self._pause(TICK_S)
+
+    def _begin_waiting(self) -> OutputFullError | None:
+        """Begin to record processes for which there was no room; return the error if there is none now either."""
+        was_full, self._full = self._full, None
+        if was_full:
+            self._scan()
+        full, self._full = self._full, None
+        return full
 
     def _is_told_to_end(self) -> bool:
         duration_s = self._options.duration_s

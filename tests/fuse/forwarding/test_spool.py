@@ -6,6 +6,7 @@ import signal
 from contextlib import closing
 from pathlib import Path
 
+import pytest
 from babeltrace import read
 from forwarding import forward, make_recording, receive, running
 from mounts import DEADLINE_S, wait_until
@@ -16,7 +17,7 @@ from relayfs_fuse.forwarding.forwarder import Forwarder, Options
 from relayfs_fuse.forwarding.recording import Recording
 from relayfs_fuse.forwarding.server import Server
 from relayfs_fuse.reading.source import Source
-from relayfs_fuse.record.full import Limit, size_of
+from relayfs_fuse.record.full import Limit, OutputFullError, size_of
 from relayfs_fuse.record.output import DirectoryOutput
 from relayfs_fuse.record.recorder import Options as RecorderOptions
 from relayfs_fuse.record.recorder import Recorder
@@ -195,3 +196,28 @@ def test_a_spool_that_never_has_room_for_a_sub_buffer_is_said(nats, store, run, 
     forward("t", nats, *live(store, tmp_path / "spool"))
     receive(into, nats)
     assert received(into)[1:] == ({"app": list(range(100))}, 0)
+
+
+def test_processes_that_wait_for_room_are_recorded_before_it_ends(store, run, tmp_path):
+    trace, filler, said = store.create("t"), tmp_path / "filler", []
+    app = run(trace, "app")
+
+    def record(*, waits: bool) -> None:
+        with closing(Source("t", store.path)) as source:
+            limit = Limit(str(tmp_path), MAX)
+            output = DirectoryOutput(str(tmp_path / "out"), source.identity, rotates=True, limit=limit)
+            options = RecorderOptions(duration_s=0, waits=waits)
+            Recorder(source, output, options, said.append, lambda: filler.unlink(missing_ok=True)).run()
+
+    app.write(100)
+    record(waits=False)
+    app.write(100)
+    filler.write_bytes(bytes(MAX))
+    # To go on with its directory, it writes metadata.
+    with pytest.raises(OutputFullError, match="--max permits"):
+        record(waits=False)
+    record(waits=True)
+    assert len(said) == 2
+    assert all("metadata: " in line and "; the recording waits until there is room" in line for line in said)
+    (directory,) = (tmp_path / "out/0001").iterdir()
+    assert read(directory).events == {"app": list(range(200))}
