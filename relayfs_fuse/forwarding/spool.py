@@ -1,7 +1,7 @@
 """The spool of a live source: recordings that its recorder writes, and that are removed when they are sent.
 
-SPOOL/NAME-20261126T161955/   what the recorder has of a trace or channel that is known by its origin. One that was made
-                              anew, as after a boot, has another origin and gets another directory.
+SPOOL/NAME-20261126T161955-203918/   what the recorder has of a trace or channel that is known by its origin. One that
+                                     was made anew, as after a boot, has another origin and gets another directory.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from relayfs_fuse.tracefiles.streams import MARK
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-_TIME = "%Y%m%dT%H%M%S"
+_TIME = "%Y%m%dT%H%M%S-%f"
 
 
 class Spool:
@@ -46,14 +46,8 @@ class Spool:
         for found in self.recordings():
             if found.origin == origin:
                 return found
-        base = os.path.join(self.path, f"{self._name}-{datetime.now(UTC):{_TIME}}")
-        path, number = base, 1
-        while True:
-            try:
-                os.mkdir(path)
-                break
-            except FileExistsError:
-                number += 1
-                path = f"{base}-{number}"
+        # Never the name of one that was sent and removed: a receiver may have that.
+        path = os.path.join(self.path, f"{self._name}-{datetime.now(UTC):{_TIME}}")
+        os.mkdir(path)
         write_atomically(os.path.join(path, MARK), f"{origin}\n".encode())
         return Recording(path)
