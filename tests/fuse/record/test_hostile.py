@@ -262,10 +262,10 @@ def test_memory_that_is_spoiled_while_it_is_written_costs_its_process_only(store
             process = super().process(name, origin)
             append = process.append
 
-            def spoil_and_append(*arguments: Any) -> bool:
+            def spoil_and_append(*arguments: Any, **words: Any) -> bool:
                 if name == bad.name:
                     spoil(bad.directory / "cpu/mem0")
-                return append(*arguments)
+                return append(*arguments, **words)
 
             process.append = spoil_and_append
             return process
