@@ -1,4 +1,8 @@
-"""Another version of the server takes over a mount, and what programs have open goes on."""
+"""Another version of the server takes over a mount, and what programs have open goes on.
+
+RELAYFS_OTHER=PROGRAM: the relayfs of another build, such as that of the commit before; ./dev stress has it and this one
+follow each other. Otherwise the other version is this build, with another number.
+"""
 
 import json
 import os
@@ -123,9 +127,11 @@ def test_open_files_go_on_while_versions_follow_each_other(
     poller = Poller(polled)
     writers = Writers(waited, tailed, polled, ring)
     shown = mount.channels()
+    programs = [Path(os.environ.get("RELAYFS_OTHER", other)), RELAYFS]
+    versions = [json.loads(subprocess.check_output([program, "--handover"]))["version"] for program in programs]
     for n in range(50 if is_long() else 3):
-        before, after = served_by(mount.path), OTHER if n % 2 == 0 else relayfs_fuse.__version__
-        done = upgrade(mount.path, other if n % 2 == 0 else RELAYFS, "--json")
+        before, after = served_by(mount.path), versions[n % 2]
+        done = upgrade(mount.path, programs[n % 2], "--json")
         assert done.returncode == 0, done.stderr
         said = json.loads(done.stdout)
         assert (said["before"], said["after"]) == (before, after)
