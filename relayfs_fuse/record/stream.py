@@ -102,7 +102,7 @@ class OpenFiles:
 class StreamFile:
     """One stream's file, or one of several, while it grows.
 
-    last: the header of its last packet; its packet_seq_num is that of the last packet with events
+    last: the header of its last packet
     is_hidden: nothing has been appended yet
     """
 
@@ -289,7 +289,7 @@ def _repair(descriptor: int, end: int) -> tuple[Head | None, int]:
             if last and head.timestamp_end == last.timestamp_end:
                 last = last._replace(events_discarded=head.events_discarded)
             break
-        last = _later(last, head)
+        last = head
         if reaches_end and head.content_bytes < head.packet_bytes:
             # The recorder was killed before the last step, the store of packet_size.
             tail = at + head.content_bytes
@@ -312,11 +312,6 @@ def beginning_after(last: Head, packet: Packet) -> Packet:
     if head.timestamp_begin >= begin or (first is not None and first < begin):
         return packet
     return Packet(head._replace(timestamp_begin=begin, timestamp_end=max(begin, head.timestamp_end)), packet.body)
-
-
-def _later(last: Head | None, head: Head) -> Head:
-    """Return `head` as that of the last packet; an empty packet gets the packet_seq_num of the one before."""
-    return head if last is None or not head.is_empty else head._replace(packet_seq_num=last.packet_seq_num)
 
 
 def _hidden(path: str) -> str:

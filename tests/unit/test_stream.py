@@ -187,6 +187,21 @@ def test_losses_of_a_file_that_could_not_be_cut_are_known_to_the_next_recorder(d
     assert (last.packet_seq_num, last.events_discarded) == (3, 9)
 
 
+def test_a_flush_is_a_packet_as_any_other_to_a_recorder_that_goes_on(directory):
+    """Of a sub-buffer without events, too: it is not recorded once more, and no number is lower than the one before."""
+    file = grow(directory / "cpu5")
+    flushed = packet(4, 4).head.empty(timestamp_begin=file.last.timestamp_end)
+    file.append([Packet(flushed, [])], valid)
+    file.discard()
+    last, again = StreamFile.reopen(str(directory / "cpu5"), OpenFiles())
+    assert last == flushed
+    assert again
+    again.close()
+    with (directory / "cpu5").open("rb") as opened:
+        heads = [head for _, head in walk(opened.fileno(), os.fstat(opened.fileno()).st_size)]
+    assert [head.packet_seq_num for head in heads] == [0, 0, 1, 2, 3, 4, 4]
+
+
 def test_a_file_that_was_just_being_cut_is_cut(directory, monkeypatch):
     """Who was killed then has said where the empty packet ends, and not cut off what is behind."""
     file = grow(directory / "cpu5")
