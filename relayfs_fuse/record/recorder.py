@@ -29,7 +29,7 @@ from relayfs_fuse.reading.room import FILES_ERRNOS, USER_SHARE, most_processes
 from relayfs_fuse.reading.summary import Summary
 from relayfs_fuse.reading.trust import owner
 from relayfs_fuse.record.clock_watch import ClockWatch
-from relayfs_fuse.record.full import LimitError, OutputFullError
+from relayfs_fuse.record.full import OutputFullError
 from relayfs_fuse.record.recording import Recording
 from relayfs_fuse.record.sleeper import Sleepers
 from relayfs_fuse.record.stream import OpenFiles
@@ -447,10 +447,10 @@ class Recorder:
                 recording.drain(self.summary)
 
     def _rotate_by_size(self) -> None:
-        """Begin a new directory if this one has its size; or at the limit, where only complete ones can be removed."""
+        """Begin a new directory if this one has its size, or nothing has room: only complete ones can be removed."""
         n_bytes = self.summary.bytes - self._rotated_bytes
         rotate_bytes = self._options.rotate_bytes
-        if rotate_bytes and (n_bytes >= rotate_bytes or (n_bytes and isinstance(self._full, LimitError))):
+        if rotate_bytes and (n_bytes >= rotate_bytes or (n_bytes and self._full)):
             self._rotate()
 
     def _rotate(self) -> None:
