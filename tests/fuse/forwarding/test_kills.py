@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from babeltrace import packets_in, read
+from babeltrace import PACKET, packets_in, read
 from forking import RELAYCTL, start
 from forwarding import files_in, same
 from mounts import DEADLINE_S, Mount, wait_until
@@ -152,11 +152,16 @@ def test_whoever_is_killed_nothing_is_lost_and_nothing_comes_twice(killing: Kill
     expected |= {one.name: list(range(one.written)) for one in victims if one.written}
     assert wrote.events == expected
     assert wrote.lost == refused + sum(one.lost for one in victims)
-    packets = {
-        path: len(packets_in((killing.out / path).read_bytes())) for path in files_in(killing.out) if "/cpu" in path
-    }
+    packets = {path: n_packets(killing.out / path) for path in files_in(killing.out) if "/cpu" in path}
     sent = killing.parts.server.subjects()
     assert {path: sent[subject(path)] for path in packets} == packets
+
+
+def n_packets(path: Path) -> int:
+    """Count packets, without the room behind them: nobody completes a file whose program and recorder have died."""
+    heads = [head for head, _ in packets_in(path.read_bytes())]
+    has_room = heads[-1].content_bits == 8 * PACKET.size < heads[-1].bits
+    return len(heads) - has_room
 
 
 def subject(path: str) -> str:
