@@ -1,0 +1,263 @@
+/* SPDX-License-Identifier: MIT */
+/* Files that grow: each event is given out once, whenever and in whatever order what is appended arrives. */
+#define _GNU_SOURCE
+#include "packets.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+LIBRARY(static);
+
+#define TIMES(...)                                          \
+	sizeof((uint64_t[]){__VA_ARGS__}) / 8, (uint64_t[]) \
+	{                                                   \
+		__VA_ARGS__                                 \
+	}
+enum { ROOM = 1 << 20, LOOKS_MAX = 64 };
+static const uint64_t EVER = UINT64_MAX;
+
+/* A file as the recorder's: its packets, and an empty one as far as its end. */
+struct growing {
+	char path[4096];
+	uint64_t at, number;
+};
+
+static struct growing begin_file(const char *name, uint64_t number)
+{
+	struct growing file = {.number = number};
+	snprintf(file.path, sizeof(file.path), "%s/%s", scratch, name);
+	return file;
+}
+
+static void put_at(const struct growing *file, uint64_t at, const void *data, size_t length)
+{
+	int fd = open(file->path, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+	CHECK(fd >= 0);
+	CHECK_EQ(pwrite(fd, data, length, (off_t)at), length);
+	CHECK_EQ(ftruncate(fd, ROOM), 0);
+	close(fd);
+}
+
+static void put_room(const struct growing *file, uint64_t at, uint64_t end)
+{
+	struct relay_packet room = {.magic = RELAY_PACKET_MAGIC,
+	                            .packet_seq_num = file->number,
+	                            .content_size = 8 * sizeof(room),
+	                            .packet_size = 8 * (end - at)};
+	put_at(file, at, &room, sizeof(room));
+}
+
+/* Append a packet as the recorder does. */
+static void grow(struct growing *file, struct made *made)
+{
+	const uint64_t end = file->at + sizeof(made->head) + made->length;
+	made->head.packet_seq_num = file->number++;
+	put_at(file, file->at + sizeof(made->head), made->events, made->length);
+	put_room(file, end, ROOM);
+	put_at(file, file->at, &made->head, sizeof(made->head));
+	file->at = end;
+	free(made);
+}
+
+/* Complete a file that others have open. */
+static void complete(struct growing *file)
+{
+	struct growing copy = *file;
+	static char bytes[ROOM];
+	int fd = open(file->path, O_RDONLY | O_CLOEXEC);
+	CHECK_EQ(pread(fd, bytes, file->at, 0), file->at);
+	close(fd);
+	snprintf(copy.path, sizeof(copy.path), "%s/copy", scratch);
+	put_at(&copy, 0, bytes, file->at);
+	put_room(&copy, file->at, file->at + sizeof(struct relay_packet));
+	CHECK_EQ(truncate(copy.path, (off_t)(file->at + sizeof(struct relay_packet))), 0);
+	CHECK_EQ(rename(copy.path, file->path), 0);
+}
+
+static void follow(struct relay_merge *merge, uint32_t cpu, const struct growing *file)
+{
+	CHECK_EQ(relay_merge_follow_files(merge, 0, cpu, (const char *[]){file->path}, 1), 0);
+}
+
+/* The times that a merge gives out from now on, each with the stream's letter. */
+static const char *given(struct relay_merge *merge)
+{
+	static char text[4096];
+	const struct relay_event *event;
+	size_t used = 0;
+	text[0] = 0;
+	while ((event = relay_merge_next(merge)))
+		used += (size_t)snprintf(text + used, sizeof(text) - used, "%s%c%llu", used ? " " : "",
+		                         'a' + (int)event->stream->number, (unsigned long long)event->time);
+	return text;
+}
+
+static struct relay_merge_stats stats(const struct relay_merge *merge)
+{
+	struct relay_merge_stats stats;
+	relay_merge_stats(merge, &stats);
+	return stats;
+}
+
+TEST(what_is_appended_is_given_out_once)
+{
+	AUTOPTR(relay_merge) merge = merge_of(0, EVER);
+	struct growing a = begin_file("cpu0", 0), b = begin_file("cpu1", 0);
+
+	put_room(&a, 0, ROOM);
+	follow(merge, 0, &a);
+	follow(merge, 1, &b); /* it does not exist yet */
+	CHECK_TEXT(given(merge), "");
+	CHECK_EQ(relay_merge_look_at_files(merge), 0);
+	grow(&a, packet_of(0, 0, TIMES(10, 20)));
+	CHECK_EQ(relay_merge_look_at_files(merge), 20);
+	CHECK_TEXT(given(merge), "a10 a20");
+	CHECK_EQ(relay_merge_look_at_files(merge), 20);
+	CHECK_TEXT(given(merge), "");
+	grow(&a, packet_of(0, 2, TIMES(30)));
+	grow(&a, packet_of(0, 3, TIMES(50)));
+	grow(&b, packet_of(1, 0, TIMES(15, 40)));
+	CHECK_EQ(relay_merge_look_at_files(merge), 50);
+	CHECK_TEXT(given(merge), "b15 a30 b40 a50");
+	CHECK_FIELDS(stats(merge), (events, 6), (late, 1), (damaged, 0), (error, 0));
+	relay_merge_finish(merge, 0);
+	CHECK_TEXT(given(merge), "");
+	CHECK(relay_merge_is_ended(merge));
+}
+
+TEST(a_limit_holds_events_back_and_later_packets_are_seen_meanwhile)
+{
+	AUTOPTR(relay_merge) merge = merge_of(0, EVER);
+	struct growing a = begin_file("cpu0", 0), b = begin_file("cpu1", 0);
+
+	relay_merge_limit(merge, 25);
+	grow(&a, packet_of(0, 0, TIMES(10, 30)));
+	grow(&a, packet_of(0, 2, TIMES(60)));
+	put_room(&b, 0, ROOM);
+	follow(merge, 0, &a);
+	follow(merge, 1, &b);
+	CHECK_TEXT(given(merge), "a10");
+	CHECK_EQ(relay_merge_look_at_files(merge), 60);
+	grow(&b, packet_of(1, 0, TIMES(20, 40)));
+	CHECK_EQ(relay_merge_look_at_files(merge), 60);
+	CHECK_TEXT(given(merge), "b20");
+	relay_merge_limit(merge, 60);
+	CHECK_TEXT(given(merge), "a30 b40 a60");
+	CHECK_EQ(stats(merge).late, 0);
+}
+
+TEST(a_file_that_is_completed_as_a_copy_is_followed_by_the_next_one)
+{
+	AUTOPTR(relay_merge) merge = merge_of(0, EVER);
+	struct growing first = begin_file("cpu0", 0), second = begin_file("cpu0_1", 7);
+
+	grow(&first, packet_of(0, 0, TIMES(10)));
+	follow(merge, 0, &first);
+	CHECK_TEXT(given(merge), "a10");
+	grow(&first, packet_of(0, 1, TIMES(20)));
+	complete(&first);
+	grow(&second, packet_of(0, 2, TIMES(30)));
+	follow(merge, 0, &second);
+	CHECK_EQ(relay_merge_look_at_files(merge), 20);
+	CHECK_TEXT(given(merge), "a20 a30");
+	grow(&second, packet_of(0, 3, TIMES(40)));
+	CHECK_EQ(relay_merge_look_at_files(merge), 40);
+	CHECK_TEXT(given(merge), "a40");
+}
+
+TEST(the_next_file_waits_for_what_is_missing_in_this_one)
+{
+	AUTOPTR(relay_merge) merge = merge_of(0, EVER);
+	struct growing first = begin_file("cpu0", 0), second = begin_file("cpu0_1", 2);
+
+	grow(&first, packet_of(0, 0, TIMES(10)));
+	grow(&second, packet_of(0, 2, TIMES(30)));
+	follow(merge, 0, &first);
+	follow(merge, 0, &second);
+	CHECK_TEXT(given(merge), "a10");
+	relay_merge_look_at_files(merge);
+	CHECK_TEXT(given(merge), "");
+	grow(&first, packet_of(0, 1, TIMES(20)));
+	relay_merge_look_at_files(merge);
+	CHECK_TEXT(given(merge), "a20 a30");
+}
+
+TEST(the_next_file_waits_for_no_file_that_was_removed)
+{
+	AUTOPTR(relay_merge) merge = merge_of(0, EVER);
+	struct growing first = begin_file("cpu0", 0), second = begin_file("cpu0_1", 9);
+
+	grow(&second, packet_of(0, 0, TIMES(30)));
+	follow(merge, 0, &first);
+	follow(merge, 0, &second);
+	CHECK_TEXT(given(merge), "a30");
+}
+
+TEST(events_wait_for_their_declarations_but_not_for_ever)
+{
+	static const struct relay_trace_field fields[] = {{"n", RELAY_TRACE_U32}};
+	const struct relay_trace_event event = {.provider = "p", .name = "late", .fields = fields, .n_fields = 1};
+	AUTOPTR(relay_merge) merge = merge_of(0, EVER);
+	struct growing file = begin_file("cpu0", 0);
+	struct made *made = packet_of(0, 0, TIMES(10));
+	const uint32_t n = 1;
+
+	put_event(made, 20, 1, &n, sizeof(n));
+	put_event(made, 30, 0, &n, sizeof(n));
+	grow(&file, made);
+	follow(merge, 0, &file);
+	CHECK_TEXT(given(merge), "a10");
+	relay_merge_look_at_files(merge);
+	CHECK_TEXT(given(merge), "");
+	CHECK_EQ(relay_layouts_declare(relay_merge_layouts(merge, 0), 1, &event), 0);
+	relay_merge_look_at_files(merge);
+	CHECK_TEXT(given(merge), "a20 a30");
+	made = packet_of(0, 0, TIMES(40));
+	put_event(made, 50, 2, &n, sizeof(n));
+	grow(&file, made);
+	grow(&file, packet_of(0, 0, TIMES(60)));
+	relay_merge_look_at_files(merge);
+	CHECK_TEXT(given(merge), "a40");
+	for (int i = 1; i < LOOKS_MAX; i++) {
+		relay_merge_look_at_files(merge);
+		CHECK_TEXT(given(merge), "");
+	}
+	relay_merge_look_at_files(merge);
+	CHECK_TEXT(given(merge), "a60");
+	CHECK_EQ(stats(merge).damaged, 1);
+}
+
+TEST(what_a_recorder_has_not_finished_is_given_out_in_the_end)
+{
+	AUTOPTR(relay_merge) merge = merge_of(0, EVER);
+	struct growing file = begin_file("cpu0", 0);
+	struct made *made = packet_of(0, 0, TIMES(10));
+
+	made->head.packet_size = 8 * ROOM;
+	put_at(&file, sizeof(made->head), made->events, made->length);
+	put_at(&file, 0, &made->head, sizeof(made->head));
+	free(made);
+	follow(merge, 0, &file);
+	relay_merge_look_at_files(merge);
+	CHECK_TEXT(given(merge), "");
+	relay_merge_finish(merge, 0);
+	CHECK_TEXT(given(merge), "a10");
+	CHECK(relay_merge_is_ended(merge));
+}
+
+TEST(another_map_of_a_clock_is_that_of_what_is_read_from_then_on)
+{
+	AUTOPTR(relay_merge) merge = merge_of(0, EVER);
+	struct growing file = begin_file("cpu0", 0);
+	const struct relay_time_knot before[] = {{0, 1000, 1}, {5, 1005, 2}, {6, 1006, 3}}, after = {0, 2000, 4};
+
+	CHECK_EQ(relay_merge_map_clock(merge, 0, before, 3, 0, EVER), 0);
+	grow(&file, packet_of(0, 0, TIMES(10)));
+	follow(merge, 0, &file);
+	CHECK_TEXT(given(merge), "a1010");
+	CHECK_EQ(relay_merge_map_clock(merge, 0, &after, 1, 0, EVER), 0);
+	grow(&file, packet_of(0, 1, TIMES(20)));
+	CHECK_EQ(relay_merge_look_at_files(merge), 2020);
+	const struct relay_event *event = relay_merge_next(merge);
+	CHECK(event != NULL && event->time == 2020 && relay_event_error(event) == 4);
+}
