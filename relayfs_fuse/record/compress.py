@@ -15,9 +15,17 @@ import zstandard
 
 from relayfs_fuse.tracefiles.streams import COMPRESSED, METADATA
 
+# Each file is compressed by as many threads as a half of the CPUs, but no more than this, as each takes some MiB.
+_THREADS_MAX = 4
+# How much nicer these threads are than the recorder, which must not lose events because it has no CPU.
+_NICER = 10
+
 
 class Compressor:
-    """A thread that compresses the directories of processes, one after the other."""
+    """A thread that compresses the directories of processes, one after the other, and has others help with large files.
+
+    They have the CPU time that the recorder and the programs leave.
+    """
 
     def __init__(self) -> None:
         self._directories: queue.SimpleQueue[str | None] = queue.SimpleQueue()
@@ -44,6 +52,7 @@ class Compressor:
             raise self._error
 
     def _run(self) -> None:
+        os.nice(_NICER)  # of this thread and those that it starts
         while (directory := self._directories.get()) is not None:
             try:
                 compress(directory)
@@ -53,11 +62,13 @@ class Compressor:
 
 def compress(directory: str) -> None:
     """Compress those files of a directory that are not compressed yet."""
+    threads = max(1, min(_THREADS_MAX, len(os.sched_getaffinity(0)) // 2))
+    compressor = zstandard.ZstdCompressor(write_checksum=True, threads=threads)
     names = [name for name in os.listdir(directory) if not name.startswith(".") and not name.endswith(COMPRESSED)]
     for name in sorted(names, key=lambda name: (name != METADATA, name)):
         path, hidden = os.path.join(directory, name), os.path.join(directory, f".{name}{COMPRESSED}")
         with open(path, "rb") as source, open(hidden, "wb") as target:
-            zstandard.ZstdCompressor(write_checksum=True).copy_stream(source, target)
+            compressor.copy_stream(source, target)
         shutil.copystat(path, hidden)  # `relayctl export` trusts the clock of the newest metadata
         os.rename(hidden, path + COMPRESSED)
         os.unlink(path)

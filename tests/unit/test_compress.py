@@ -1,0 +1,39 @@
+"""Compressing recordings beside the recorder."""
+
+import os
+import threading
+from pathlib import Path
+
+import zstandard
+
+from relayfs_fuse.record import compress
+from relayfs_fuse.record.compress import Compressor
+
+
+def niceness(thread: int) -> int:
+    return int(Path(f"/proc/self/task/{thread}/stat").read_text().rpartition(")")[2].split()[16])
+
+
+def test_the_threads_that_compress_leave_the_cpu_to_others(tmp_path, monkeypatch):
+    """The recorder itself stays as it is."""
+    seen: dict[int, int] = {}
+    copied = compress.shutil.copystat
+
+    def look(*paths: str) -> None:
+        seen.update({int(name): niceness(int(name)) for name in os.listdir("/proc/self/task")})
+        copied(*paths)
+
+    data = os.urandom(3 << 20) * 2
+    (tmp_path / "cpu0").write_bytes(data)
+    before = set(os.listdir("/proc/self/task"))
+    monkeypatch.setattr(compress.shutil, "copystat", look)
+    own = os.getpriority(os.PRIO_PROCESS, 0)
+    compressor = Compressor()
+    compressor.add(str(tmp_path))
+    compressor.close()
+    started = [nice for thread, nice in seen.items() if str(thread) not in before]
+    assert len(started) > 1
+    assert all(nice == min(19, own + 10) for nice in started)
+    assert niceness(threading.get_native_id()) == own
+    assert os.listdir(tmp_path) == ["cpu0.zst"]
+    assert zstandard.ZstdDecompressor().decompressobj().decompress((tmp_path / "cpu0.zst").read_bytes()) == data
