@@ -42,6 +42,8 @@ _LEAST_BYTES = 512 << 10
 _IOV_MAX = 1024
 _SYNC_FILE_RANGE_WRITE = 2
 _UNKNOWN = float("inf")
+# By what the rate of the disk is multiplied with each batch that it has not taken, so that it is tried again.
+_AGING = 1.1
 _libc = ctypes.CDLL(None)
 
 
@@ -118,6 +120,7 @@ class Writer:
         if is_urgent and self._cached_rate > self._direct_rate:
             write_packets(descriptor, packets, at)
             self._cached_rate = (end - at) / (time.monotonic() - began)
+            self._direct_rate *= _AGING
         else:
             self._write_directly(descriptor, packets, at)
             self._direct_rate = (end - at) / (time.monotonic() - began)

@@ -288,6 +288,13 @@ def catches(process: subprocess.Popen[str], signum: int) -> bool:
     return mask is not None and bool(int(mask[1], 16) >> (signum - 1) & 1)
 
 
+def anonymous_kib(pid: int) -> int:
+    """How much memory a process has that is no file's."""
+    found = re.search(r"^RssAnon:\s+(\d+) kB$", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)
+    assert found
+    return int(found[1])
+
+
 def finish(process: subprocess.Popen[str], signum: int = 2) -> str:
     """End a recording in order; return what it said."""
     process.send_signal(signum)

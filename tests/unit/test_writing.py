@@ -174,6 +174,9 @@ def test_a_buffer_that_fills_up_is_written_in_the_faster_way(path, monkeypatch, 
     assert is_direct(is_urgent=True)
     assert is_direct(is_urgent=False)
     assert not is_direct(is_urgent=True)
+    # The disk may have been slow for a moment only.
+    ways = [is_direct(is_urgent=True) for _ in range(20)]
+    assert ways.count(True) in {2, 3}
 
 
 def test_copies_are_in_blocks():

@@ -3,14 +3,15 @@
 import os
 import random
 import select
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from babeltrace import MAGIC, PACKET, Packet, read, read_if_any
-from mounts import DEADLINE_S
-from tracing import finish, recorded, recording, relayctl
+from mounts import DEADLINE_S, wait_until
+from tracing import anonymous_kib, catches, finish, recorded, recording, relayctl
 
 IS_LONG = os.environ.get("RELAYFS_STRESS") == "long"
 KILLED = Path(__file__).with_name("killed_recorder.py")
@@ -117,3 +118,46 @@ def test_a_disk_that_fails_ends_it_and_is_named(store, run, out):
     assert 0 < n < N_FITTING
     assert relayctl("record", "t", "--store", store.path, "-o", out, "--duration", "0").returncode == 0
     assert read(out).events["app"] == list(range(N_FITTING))
+
+
+SLOW = """
+import fcntl, os, sys, time
+from relayfs_fuse.cli.relayctl import main
+write = os.pwritev
+def slowly(descriptor, pieces, at):
+    if sum(map(len, pieces)) > 1 << 19:
+        is_direct = fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_DIRECT
+        print("direct" if is_direct else "cached", flush=True)
+        time.sleep(0.2 if is_direct else 0.0)
+    return write(descriptor, pieces, at)
+os.pwritev = slowly
+sys.exit(main())
+"""
+
+
+def test_what_a_slow_disk_cannot_take_goes_to_the_page_cache(store, run, out):
+    """So that the buffers are empty sooner; while they are, the disk is written to directly."""
+    program = run(store.create("t", **LARGE), "app")
+    command = [sys.executable, "-c", SLOW, "record", "t", "--store", store.path, "-o", out]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        wait_until(lambda: catches(process, signal.SIGTERM), "the recorder")
+        refused = program.write_patiently(400_000)
+        process.send_signal(signal.SIGTERM)
+        ways, said = process.communicate(timeout=DEADLINE_S)
+    assert process.returncode == 0, said
+    assert set(ways.split()) == {"direct", "cached"}
+    seen = read(out)
+    assert (seen.events["app"], seen.lost) == (list(range(400_000)), refused)
+
+
+@pytest.mark.parametrize("check", ["none", "all"])
+def test_it_takes_no_more_memory_than_for_a_batch(store, run, record, out, check):
+    program = run(store.create("t", **LARGE), "app")
+    with record("--check", check, is_forked=False) as process:
+        program.write_patiently(10)
+        program.flush()
+        recorded(out, 10, "app")
+        before = anonymous_kib(process.pid)
+        program.write_patiently(400_000)
+        assert anonymous_kib(process.pid) - before < 12 << 10
+        finish(process)

@@ -4,7 +4,6 @@ import json
 import os
 import pwd
 import random
-import re
 import signal
 import socket
 import subprocess
@@ -14,7 +13,7 @@ from pathlib import Path
 import pytest
 from babeltrace import read, read_if_any
 from mounts import DEADLINE_S, wait_until
-from tracing import EVENT_BYTES, RELAYCTL, Program, finish, recorded, recording, relayctl, spoil
+from tracing import EVENT_BYTES, RELAYCTL, Program, anonymous_kib, finish, recorded, recording, relayctl, spoil
 
 from relayfs_fuse import native
 from relayfs_fuse.native import trace as native_trace
@@ -213,13 +212,6 @@ def test_more_buffers_than_one_thread_waits_for(store, run, record, out):
                 program.write_patiently(200)
         finish(process)
     assert read(out).events["app"].count(599) == n
-
-
-def anonymous_kib(pid: int) -> int:
-    """How much memory a process has that is no file's."""
-    found = re.search(r"^RssAnon:\s+(\d+) kB$", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)
-    assert found
-    return int(found[1])
 
 
 def test_a_process_takes_little_memory_of_the_recorder(store, run, record, out):
