@@ -14,13 +14,30 @@ RELAY_TRACE_EVENT(bench, block, (bytes, data))
 
 #include "bench_trace.h"
 
-enum { BLOCK_BYTES = 4096 };
+/* TEXT_BYTES: more than zstd looks back */
+enum { BLOCK_BYTES = 4096, TEXT_BYTES = 4 << 20 };
+
+static char text[TEXT_BYTES];
+
+/* Text of 64 characters at random, which compresses to three quarters. */
+static void make_text(void)
+{
+	uint64_t state = 88172645463325252u;
+
+	for (size_t i = 0; i < TEXT_BYTES; i++) {
+		state ^= state << 13;
+		state ^= state >> 7;
+		state ^= state << 17;
+		text[i] = (char)(' ' + state % 64);
+	}
+}
 
 static void write_block(void)
 {
-	static char block[BLOCK_BYTES];
+	static size_t at;
 
-	trace_bench_block(block, sizeof(block));
+	trace_bench_block(text + at, BLOCK_BYTES);
+	at = (at + BLOCK_BYTES) % TEXT_BYTES;
 }
 
 int main(int argc, char **argv)
@@ -28,6 +45,7 @@ int main(int argc, char **argv)
 	if (argc != 2 && argc != 4)
 		return 2;
 	pin(atoi(argv[1]));
+	make_text();
 	if (argc == 4)
 		work_paced(write_block, atof(argv[2]) / BLOCK_BYTES, strtoull(argv[3], NULL, 10) / BLOCK_BYTES);
 	else
