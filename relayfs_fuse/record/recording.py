@@ -88,7 +88,7 @@ class Recording:
         self._busy: dict[int, float] = {}
         # Since when finish() waits for other readers.
         self._ending: float | None = None
-        # By CPU: packets (or rests of packets) read for the first time, whether or not they were recorded.
+        # By CPU: packets (or rests of packets) consumed, whether or not they were recorded now.
         self._n_packets: Counter[int] = Counter()
         # By CPU: events in packets that were written to .damaged.
         self._n_quarantined: dict[int, int] = {}
@@ -168,8 +168,7 @@ class Recording:
         except OutputFullError:
             if not n_there:
                 raise
-        # They are consumed before the output goes on in another directory, which does not have them. More is to come.
-        self._n_packets[cpu] += 1
+        # They are consumed before the output goes on in another directory, which does not have them.
         return n_there
 
     def _begin(self, cpu: int, consumer: Consumer, limit: int | None) -> tuple[list[Packet], int, bool]:
@@ -209,7 +208,8 @@ class Recording:
             while packets and packets[0].head.is_empty and not packets[0].head.events_discarded:
                 del packets[0]
         if not packets:
-            self._n_packets[cpu] += n_new
+            # Also if the output has all of them: _drain_to_the_end() is to go on behind them.
+            self._n_packets[cpu] += n_found
             return True
         n_records = consumer.n_records() if len(packets) == n_found else 0
         is_valid = _validity_check(cpu, consumer)

@@ -1,9 +1,10 @@
 """Record a trace again and again, killed at a later system call each time, until one recorder comes to an end.
 
-    python killed_recorder.py TRACE STORE DIRECTORY FIRST STEP
+    python killed_recorder.py TRACE STORE DIRECTORY FIRST STEP [NAME]
 
 The first one is killed at the call FIRST that writes to the recording or changes it, or at the following step, which
-consumes what was written; the next one STEP calls later, and so on. Prints how many were killed.
+consumes what was written; the next one STEP calls later, and so on. With a NAME, only calls of this function count.
+Prints how many were killed.
 """
 
 import fcntl
@@ -37,13 +38,14 @@ class Killer:
         setattr(where, name, counted)
 
 
-def record(trace: str, store: str, directory: str, n: int) -> None:
+def record(trace: str, store: str, directory: str, n: int, only: str) -> None:
     """Record what there is; killed at call n."""
     killer = Killer(n)
     for where, name in (
         (os, "pwritev"), (os, "ftruncate"), (os, "rename"), (os, "unlink"), (fcntl, "fcntl"), (Consumer, "end"),
     ):  # fmt: skip
-        killer.watch(where, name)
+        if only in {"", name}:
+            killer.watch(where, name)
     source = Source(trace, store)
     options = Options(duration_s=0, check="none")
     Recorder(source, DirectoryOutput(directory, source.identity), options, print, lambda: None).run()
@@ -56,7 +58,7 @@ def main() -> None:
     while True:
         pid = os.fork()
         if not pid:
-            record(trace, store, directory, first + step * n_killed)
+            record(trace, store, directory, first + step * n_killed, "".join(sys.argv[6:]))
             os._exit(0)
         _, status = os.waitpid(pid, 0)
         if not os.WIFSIGNALED(status):

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from babeltrace import MAGIC, PACKET, Packet, read, read_if_any
 from mounts import DEADLINE_S, wait_until
-from tracing import anonymous_kib, catches, finish, recorded, recording, relayctl
+from tracing import Store, anonymous_kib, catches, finish, recorded, recording, relayctl
 
 IS_LONG = os.environ.get("RELAYFS_STRESS") == "long"
 KILLED = Path(__file__).with_name("killed_recorder.py")
@@ -52,6 +52,24 @@ def test_large_packets_begin_where_blocks_of_the_disk_do(store, run, record, out
     assert all(head.bits == head.content_bits for head in small)
 
 
+def killed(store: Store, out: Path, *how: object) -> int:
+    """Have recorders killed, as killed_recorder.py says, until one has recorded all; return how many were killed."""
+    done = subprocess.run(
+        [sys.executable, KILLED, "t", store.path, out, *map(str, how)],
+        capture_output=True, text=True, timeout=10 * DEADLINE_S, check=True,
+    )  # fmt: skip
+    assert "not recorded" not in done.stdout
+    return int(done.stdout.split()[-1])
+
+
+def test_a_batch_that_was_written_and_not_consumed_does_not_end_a_recording(store, run, out):
+    """All of its packets are there already; others are behind it."""
+    program = run(store.create("t", **LARGE), "app")
+    assert program.write(N_FITTING) == 0
+    assert killed(store, out, 1, 1000, "end") == 1
+    assert read(out).events["app"] == list(range(N_FITTING))
+
+
 @pytest.mark.stress
 @pytest.mark.parametrize("first", [1, 7])
 def test_whichever_call_a_recorder_is_killed_at_the_next_one_goes_on(store, run, out, first):
@@ -62,12 +80,9 @@ def test_whichever_call_a_recorder_is_killed_at_the_next_one_goes_on(store, run,
     while n_killed < (100 if IS_LONG else 10):
         assert program.write(N_FITTING) == 0
         n += N_FITTING
-        done = subprocess.run(
-            [sys.executable, KILLED, "t", store.path, out, str(first), "1" if IS_LONG else "9"],
-            capture_output=True, text=True, timeout=10 * DEADLINE_S, check=True,
-        )  # fmt: skip
-        n_killed += int(done.stdout.split()[-1])
-        assert int(done.stdout.split()[-1])
+        now = killed(store, out, first + n_killed % 50, 1 if IS_LONG else 9)
+        assert now
+        n_killed += now
         # What has become a packet is in order.
         for path in sorted((out / program.name).glob("cpu0*")):
             numbers = [head.number for _, head in heads(path) if head.content_bits > 8 * PACKET.size]
@@ -152,12 +167,18 @@ def test_what_a_slow_disk_cannot_take_goes_to_the_page_cache(store, run, out):
 
 @pytest.mark.parametrize("check", ["none", "all"])
 def test_it_takes_no_more_memory_than_for_a_batch(store, run, record, out, check):
-    program = run(store.create("t", **LARGE), "app")
+    n = 1_200_000
+    program = run(store.create("t", subbuf_size=1 << 20, n_subbufs=64), "app")
     with record("--check", check, is_forked=False) as process:
-        program.write_patiently(10)
+        assert program.write(10) == 0
         program.flush()
         recorded(out, 10, "app")
         before = anonymous_kib(process.pid)
-        program.write_patiently(400_000)
-        assert anonymous_kib(process.pid) - before < 12 << 10
+        # It finds everything at once.
+        process.send_signal(signal.SIGSTOP)
+        assert program.write(n) == 0
+        program.flush()
+        process.send_signal(signal.SIGCONT)
+        recorded(out, n + 10, "app")
+        assert anonymous_kib(process.pid) - before < 16 << 10
         finish(process)
