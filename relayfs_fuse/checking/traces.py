@@ -22,6 +22,7 @@ from relayfs_fuse.reading.process import check_origin
 from relayfs_fuse.tracefiles import ctf, recorder_lock
 from relayfs_fuse.tracefiles.ctf import Origin
 from relayfs_fuse.tracefiles.streams import OBJECTS_FILE, STATE_FILE
+from relayfs_fuse.tracefiles.trigger_files import JOURNAL, STATE, TRIGGERS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -36,9 +37,9 @@ _PERMS = {"perprocess": PERMS["PERPROCESS"], "peruser": PERMS["PERUSER"], "share
 _EVENTS = ".events"
 _BUFFERS = "cpu"
 # Of a trace's directory.
-_HIDDEN = {".recorder", ".given-up", ".given-up-taken"}
+_HIDDEN = {".recorder", ".given-up", ".given-up-taken", TRIGGERS, f"{TRIGGERS}.new", JOURNAL, STATE, f"{STATE}.new"}
 # Of a process's directory, besides those that are checked.
-_BESIDE = {STATE_FILE, OBJECTS_FILE, ".processes"}
+_BESIDE = {STATE_FILE, OBJECTS_FILE, ".processes", ".decided"}
 # Larger packets, unless the trace's own are as large, are not copied to be checked.
 _PACKET_BYTES_MAX = 64 << 20
 # The most wrong packets of a buffer that are listed.

@@ -14,9 +14,10 @@ from build import PROGRAMS, ROOT, compile_c
 from checked import RELAY, RINGS, CheckedStore, check, checked_store, consume, output, take, write
 from forking import RELAYCTL, run
 from making import making
-from mounts import DEADLINE_S, Mount, User
+from mounts import DEADLINE_S, Mount, User, wait_until
 from stress import is_long
 from traced import start_trace, traced
+from triggering import wait_lines
 
 from relayfs_fuse.counters import Counters
 
@@ -162,6 +163,17 @@ native.store_create(sys.argv[1] + "/log", {"subbuf_size": 4096, "n_subbufs": 4, 
     assert (done.returncode, done.stdout) == (0, "3 objects checked, no damage\n")
     done = unprivileged.run(RELAYCTL, "check", env={**os.environ, "RELAYFS": str(scratch_store)})
     assert done.returncode in {0, 1}
+
+
+def test_what_a_flight_recorder_leaves_is_sound(mount: Mount) -> None:
+    trace = start_trace(mount, "t", "subbuf_size=4K mode=overwrite")
+    mount.command("trigger add all on t judge:step do snapshot limit=1ms keep=2")
+    with traced(mount) as program:
+        program.ask("emit 10")
+        wait_lines(trace, "all", 2)
+        program.kill()
+    wait_until(lambda: list((mount.path / ".crashed").iterdir()), "there is a card")
+    assert check(mount.store).findings == []
 
 
 # --- while it is written and read ---
