@@ -14,6 +14,7 @@ from stress import is_long
 from traced import environment_of, processes, program, relayctl, start_trace, traced
 from tracing import finish, recording
 from traffic import at_once
+from triggering import listed, wait_lines, wait_seen, watcher_of
 
 from relayfs_fuse.tracefiles.recorder_lock import holder
 
@@ -94,7 +95,13 @@ def read_some(path: Path) -> None:
 def test_spoilt_buffers_harm_nobody_else(mount: Mount, unprivileged: User, tmp_path: Path, seed: int) -> None:
     mount.expect("damaged|positions")
     start_trace(mount, "t", ROOM)
-    out = tmp_path / "out"
+    out, place = tmp_path / "out", tmp_path / "snapshots"
+    place.mkdir()
+    mount.command("trigger add all on t * do notify limit=1ms")
+    mount.command(f"trigger add disk on t judge:step do snapshot {place} limit=100ms keep=2")
+    mount.command("trigger add memory on t judge:step do snapshot limit=100ms keep=2")
+    wait_until(lambda: watcher_of(mount) is not None, "the process that evaluates triggers begins")
+    watcher = watcher_of(mount)
     with recording("t", "-m", mount.path, "-o", out) as recorder, traced(mount, user=HONEST) as honest:
         wait_until(lambda: holder(str(mount.store / "t")), "the recorder has begun")
         honest.ask("emit 1000")
@@ -103,11 +110,19 @@ def test_spoilt_buffers_harm_nobody_else(mount: Mount, unprivileged: User, tmp_p
             honest.ask("emit 1000")
             # Also while it is alive: its files answer, or fail, but at once.
             at_once(read_some, (mount.path / "t" / spoilt).iterdir())
-            listed = relayctl(mount, "stat", "t")
-            assert listed.returncode == 0, listed.stderr
+            shown = relayctl(mount, "stat", "t")
+            assert shown.returncode == 0, shown.stderr
         honest.ask("emit 1000")
         name = f"traced-{honest.process.pid}"
         wait_until(lambda: list(out.rglob(name)), "the honest one is recorded")
+        for trigger in ("disk", "memory"):
+            wait_seen(mount, trigger, 3000)
+            *_, fired, said = wait_lines(mount.path / "t", trigger, 2 * listed(mount)[trigger]["fired"])
+            assert said.text.startswith("snapshot /"), said
+            numbers = babeltrace(Path(said.text.split()[1].rstrip(",")) / name).numbers()
+            assert numbers == list(range(numbers[0], numbers[-1] + 1))
+            assert numbers[-1] >= int(fired.text.split("seq = ")[1].split(",")[0])
+        assert watcher_of(mount) == watcher
         said = finish(recorder)
     trace = babeltrace(out / name)
     assert (trace.numbers(), trace.lost) == (list(range(3000)), 0)
