@@ -68,17 +68,18 @@ static uint64_t seconds(const struct live_source *live, uint64_t n)
 static void raise_floor(struct live_source *live)
 {
 	struct relay_followed *followed = live->followed;
-	uint64_t number;
 	if (followed->number <= live->pending_number && live->pending)
 		return;
 	live->floor = live->pending;
-	live->pending = 0;
-	if (!followed->head(followed, &number))
-		return;
-	/* If a program has stored a wrong position, the reader might never reach it. */
-	uint64_t most = followed->number + followed->ahead;
-	live->pending = live->looked;
-	live->pending_number = number < most ? number : most;
+	live->pending = followed->head(followed, &live->pending_number) ? live->looked : 0;
+}
+
+/* If a program has stored a wrong position, the reader might never reach it. To be called after copy(), which moves the reader
+ * to the oldest events: before, all up to the position may have been overwritten. */
+static void bound_pending(struct live_source *live)
+{
+	const uint64_t most = live->followed->number + live->followed->ahead;
+	live->pending_number = live->pending_number < most ? live->pending_number : most;
 }
 
 /* The buffer was reset after the look() at `before`, so what is in it now was written later. */
@@ -235,6 +236,7 @@ static void look(struct relay_source *source, bool consumes)
 	live->looked = relay_clock_now(live->traced->clock);
 	raise_floor(live);
 	int result = followed->copy(followed, live->copy, live->room);
+	bound_pending(live);
 	live->copied = relay_clock_now(live->traced->clock);
 	bool has_moved = followed->number != was.number || followed->offset != was.offset;
 	source->n_damaged += followed->n_damaged - was.n_damaged;

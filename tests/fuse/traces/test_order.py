@@ -16,7 +16,7 @@ import pytest
 from build import PROGRAMS, compile_c
 from mounts import DEADLINE_S, Mount, wait_until
 from stress import is_long
-from traced import environment_of, relayctl, start_trace
+from traced import environment_of, relayctl, start_trace, traced
 
 N_THREADS = 4
 # How many programs run, one after another in each of four places, and the tickets that each of their threads takes.
@@ -170,6 +170,20 @@ def play(scene: Scene, kills: list[str]) -> None:
         time.sleep(random.uniform(0, 0.01))  # any moment will do for what follows
         scene.drop_ended()
         scene.readers[:] = [process for process in scene.readers if process.poll() is None]
+
+
+def test_what_a_flight_recorder_still_has_is_in_the_order_of_its_times(mount: Mount) -> None:
+    start_trace(mount, "t", "mode=overwrite subbuf_size=4K n_subbufs=4")
+    with traced(mount) as program:
+        # Both buffers are overwritten several times.
+        for cpu in 2 * sorted(os.sched_getaffinity(0))[:2]:
+            os.sched_setaffinity(program.process.pid, {cpu})
+            program.ask("emit 2000")
+        lines = relayctl(mount, "view", "t").stdout.splitlines()
+    assert [line for line in lines if line.endswith(" late")] == []
+    numbers = [int(found[1]) for line in lines if (found := re.search(r" judge:step: { seq = (\d+),", line))]
+    assert numbers
+    assert numbers == sorted(numbers)
 
 
 @pytest.mark.stress

@@ -140,6 +140,45 @@ TEST(a_program_that_writes_old_times_does_not_hold_up_others)
 	relay_buf_release(other);
 }
 
+/* Look until nothing is behind: events are given out in the order of their numbers, up to `last`, and none is late. */
+static void check_in_order(struct relay_merge *merge, uint64_t last)
+{
+	struct relay_merge_stats stats;
+	uint64_t before = 0;
+
+	do {
+		relay_merge_look(merge, false);
+		for (const struct relay_event *event; (event = relay_merge_next(merge));) {
+			CHECK(event->lost || number_of(event) >= before);
+			before = event->lost ? before : number_of(event);
+		}
+	} while (relay_merge_is_behind(merge));
+	relay_merge_stats(merge, &stats);
+	CHECK_EQ(stats.late, 0);
+	CHECK_EQ(before, last);
+}
+
+TEST(what_is_left_of_an_overwritten_buffer_comes_in_the_order_of_its_times)
+{
+	/* Where the oldest event is in the memory differs, and so where a piece ends. */
+	for (uint32_t n = 1000; n < 4000; n += 200) {
+		AUTOPTR(rchan_buf) a = make_packets(SUBBUF, RELAY_OVERWRITE);
+		AUTOPTR(rchan_buf) b = make_packets(SUBBUF, RELAY_OVERWRITE);
+		AUTOPTR(relay_merge) merge = live_merge();
+		uint32_t number = 0;
+
+		CHECK_EQ(relay_merge_add_buffer(merge, 0, 0, a, false), 0);
+		CHECK_EQ(relay_merge_add_buffer(merge, 0, 1, b, false), 0);
+		/* Also if they are overwritten between two looks. */
+		for (int i = 0; i < 2; i++) {
+			while (number < (uint32_t)(i + 1) * n)
+				write_number(a, ++number);
+			write_number(b, ++number);
+			check_in_order(merge, number);
+		}
+	}
+}
+
 TEST(what_comes_late_is_given_out_and_marked)
 {
 	static const struct relay_export_options text = {.format = RELAY_EXPORT_TEXT, .marks_late = 1},
