@@ -147,7 +147,7 @@ STATISTICS_SHARE = 2
 # The number of channels whose statistics are added, and removed, at a time. Each takes up to a millisecond.
 CHANGES_MAX = 32
 # The number of channels whose statistics had not changed last time that are looked at in each round.
-IDLE_MAX = 128
+IDLE_MAX = 32
 # RELAY_PERF_USER_DOMAINS in native/src/counters/format.h.
 USER_DOMAINS = 4
 _REASONS = {
@@ -169,6 +169,7 @@ class Counters:
     path: the path of the file `counters` in the store
     descriptor: of that file
     requests: what the server counts
+    told: is called after a command has changed the list
     """
 
     def __init__(self, store: str, limit: int, trusted: bool, check_room: Callable[[int, int], None]) -> None:
@@ -181,6 +182,7 @@ class Counters:
         # O_RDONLY, so that a mapping of the descriptor cannot be made writable.
         self.descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
         self.requests = Requests()
+        self.told: Callable[[], object] = bool
         self._names: tuple[int, bytes] = (-1, b"")
         self._instances = self._known_instances()
         # _without: channels whose statistics found no room. _is_full: none was removed since, so trying again would
@@ -303,10 +305,19 @@ class Counters:
         """Copy the counters of other owners' files into the shared memory; OSError: EBADMSG."""
         self._handle.mirror()
 
+    @property
+    def has_others(self) -> bool:
+        """Whether there are counters of other owners, which mirror() copies."""
+        return self._handle.has_others
+
+    @property
+    def is_changing(self) -> bool:
+        """Whether a process is changing the list, or has died in the middle of that."""
+        return self._handle.is_changing()
+
     def repair(self) -> None:
         """Complete a change whose process died in the middle of it; may block. OSError."""
-        if self._handle.is_changing():
-            self._handle.repair()
+        self._handle.repair()
 
     # ---------------------------------------------------------------- statistics
 

@@ -37,7 +37,7 @@ from relayfs_fuse.fs.requests.names import LOADED_AT_ONCE
 from relayfs_fuse.fs.requests.streams import Streams
 from relayfs_fuse.fs.requests.waiting import Waiting
 from relayfs_fuse.fs.store import Loaded, Problem, Removed, Store, Unread
-from relayfs_fuse.fs.supervise import keep
+from relayfs_fuse.fs.supervise import keep, tick
 from relayfs_fuse.fs.taking import Taking
 from relayfs_fuse.fs.traces.cards import Cards
 from relayfs_fuse.fs.traces.deaths import Deaths
@@ -59,6 +59,9 @@ TASKS_MAX = 1_000_000
 
 # A server that is replaced has finished its jobs if so many looks in a row, so long apart, find no thread at work.
 IDLE_LOOKS, IDLE_LOOK_S = 3, 0.002
+
+# Of how many channels the lines of `control` are measured before requests are served again.
+MEASURED_AT_ONCE = 16
 
 # How many channels are loaded before the mount answers.
 LOADED_FIRST = 64
@@ -277,7 +280,7 @@ class Server:
 
     async def _measure_control(self) -> None:
         """Measure the lines of the channels that were there at the start, so that no stat(2) has to do that."""
-        while self._control.measure():
+        while all(self._control.measure() for _ in range(MEASURED_AT_ONCE)):
             await trio.lowlevel.checkpoint()
 
     async def _end_on_signals(self, scope: trio.CancelScope) -> None:
@@ -290,7 +293,7 @@ class Server:
     async def _beat(self) -> None:
         while True:
             self._handover.heartbeat.beat()
-            await trio.sleep(BEAT_S)
+            await tick(BEAT_S)
 
     async def _end_when_replaced(self, scope: trio.CancelScope) -> None:
         """When the supervisor says so, finish what worker threads do, and end; the mount stays.

@@ -1,4 +1,4 @@
-"""Restarting background tasks that fail.
+"""Background tasks: restarting those that fail, and waking them together.
 
 A task of the server handles many channels, processes and descriptors, and catches the errors of each one separately. If
 it fails with an exception all the same, that is a bug in the server. The exception is logged with a traceback and the
@@ -38,3 +38,16 @@ async def keep(work: Callable[[], Awaitable[None]], what: str) -> None:
             log.exception("%s failed and starts again in %.1f s", what, rest_s)
         await trio.sleep(rest_s)
         rest_s = min(2 * rest_s, REST_LAST_S)
+
+
+def next_tick(period_s: float) -> float:
+    """Return when trio's clock is a multiple of `period_s` next.
+
+    The server's loop turns once for all tasks that sleep until then. A turn takes as long as most of them do.
+    """
+    return (trio.current_time() // period_s + 1) * period_s
+
+
+async def tick(period_s: float) -> None:
+    """Sleep until next_tick()."""
+    await trio.sleep_until(next_tick(period_s))

@@ -18,6 +18,7 @@ from relayfs_fuse.fs.commands.jobs import for_each
 from relayfs_fuse.fs.counters import MIRROR_S, STATISTICS_S
 from relayfs_fuse.fs.kinds.mapped import REST_S, mapped
 from relayfs_fuse.fs.requests.turns import Turns
+from relayfs_fuse.fs.supervise import next_tick, tick
 from relayfs_fuse.fs.traces.process import TraceChannel
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ async def forget_removed(tree: Tree, announcements: Announcements) -> None:
     announcing thread has a directory of the mount open.
     """
     while True:
-        await trio.sleep(FORGET_S)
+        await tick(FORGET_S)
         if tree.n_outdated < FORGET_MIN:
             continue
         for directory, outdated in tree.take_outdated().items():
@@ -75,7 +76,7 @@ async def forget_removed(tree: Tree, announcements: Announcements) -> None:
 async def unmap_unused() -> None:
     """Unmap the buffers that nobody uses any more; runs until cancelled."""
     while True:
-        await trio.sleep(REST_S)
+        await tick(REST_S)
         mapped.rest()
 
 
@@ -113,7 +114,8 @@ class Flushing:
                         self._due[channel.path] = now + _interval(channel)
                         self._busy.add(channel.path)
                         nursery.start_soon(self._flush, channel, channel.uid)
-                await trio.sleep(min([*(max(0.0, end - now) for end in self._due.values()), 1.0]))
+                pause_s = min((max(0.0, end - now) for end in self._due.values()), default=1.0)
+                await (trio.sleep(pause_s) if pause_s < 1 else tick(1.0))
 
     def _note(self, path: str) -> None:
         """Note a channel that was added or removed."""
@@ -192,20 +194,34 @@ class Counting:
             counters.note(path, is_there=True)
         tree.watchers.append(lambda path: counters.note(path, is_there=path in tree.channels))
         self._has_reported = False
+        self._told = trio.Event()
+        counters.told = self._tell
 
     async def run(self) -> None:
         """Run until cancelled."""
-        statistics_due = 0.0
+        due_s = 0.0
         while True:
             self._try(self._counters.mirror)
-            if time.monotonic() >= statistics_due:
-                statistics_due = time.monotonic() + STATISTICS_S
+            if trio.current_time() >= due_s:
+                due_s = next_tick(STATISTICS_S)
                 await self._show()
-                try:
-                    await trio.to_thread.run_sync(self._counters.repair)
-                except OSError as error:
-                    self._note(error)
-            await trio.sleep(MIRROR_S)
+                await self._repair()
+            if self._counters.has_others:
+                await trio.sleep(MIRROR_S)
+            else:
+                self._told = trio.Event()
+                with trio.move_on_at(due_s):
+                    await self._told.wait()
+
+    def _tell(self) -> None:
+        self._told.set()
+
+    async def _repair(self) -> None:
+        if self._counters.is_changing:
+            try:
+                await trio.to_thread.run_sync(self._counters.repair)
+            except OSError as error:
+                self._note(error)
 
     async def _show(self) -> None:
         showing = self._counters.showing(self._tree.channels)

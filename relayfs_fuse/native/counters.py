@@ -198,6 +198,11 @@ class CountersHandle(library.Handle):
         """Copy the counters of other owners into the file to map."""
         library.check(lib.relay_counters_mirror(self._open))
 
+    @property
+    def has_others(self) -> bool:
+        """Whether there are or were counters of other owners, which mirror() copies."""
+        return bool(lib.relay_counters_has_others(self._open))
+
     def repair(self) -> None:
         """Complete a change that was interrupted by a process's death."""
         library.check(lib.relay_counters_repair(self._open))

@@ -22,6 +22,7 @@ extern "C" {
  * values()   does the same with the lines of counters.txt, as of the last refresh
  * create()   makes the counters of a store, unless they exist; limit: the limit of names
  * mirror()   copies the counters of other owners into the file to map; 1: some had changed; 0: none had; -errno
+ * has_others()  returns 1 if there are or were any for mirror(), else 0
  * set()      stores the value of an instance that only this process changes
  * repair()   completes a change whose process died
  * hold()     prevents changes by other processes until the returned descriptor is closed
@@ -38,6 +39,7 @@ long relay_counters_list(struct relay_counters *counters, char *text, size_t byt
 long relay_counters_values(const struct relay_counters *counters, char *text, size_t bytes);
 int relay_counters_create(const char *store, uint32_t limit);
 int relay_counters_mirror(struct relay_counters *counters);
+int relay_counters_has_others(const struct relay_counters *counters);
 int relay_counters_set(struct relay_counters *counters, uint32_t block, int instance, int64_t value);
 int relay_counters_repair(struct relay_counters *counters);
 int relay_counters_hold(struct relay_counters *counters);

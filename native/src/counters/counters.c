@@ -342,6 +342,12 @@ uint32_t relay_counters_limit(const struct relay_counters *counters)
 	return counters->table->limit;
 }
 
+int relay_counters_has_others(const struct relay_counters *counters)
+{
+	/* Relaxed: whoever asks asks again. */
+	return __atomic_load_n(&counters->table->n_domains, __ATOMIC_RELAXED) > 1;
+}
+
 /* ------------------------------------------------------------------ adjusting */
 
 /* Add in the block of no CPU, because this thread has no restartable sequences, all of its sequences are interrupted,

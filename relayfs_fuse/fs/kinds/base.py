@@ -208,16 +208,21 @@ class Stored(ABC, Generic[Memory]):
         with mapped.lock:
             if self._memory is not None:
                 return self._memory
-            memory: Memory | None = None if self.channel.removed else self.channel.kind.memory(self.path)
-            # Another channel may have got the path.
-            if memory is not None and os.fstat(memory.fileno()).st_ino != self.inode:
-                memory.close()
-                memory = None
-            if memory is None:
-                raise failure(errno.ESTALE)
+            memory = self._map()
             self._memory, self.backing.descriptor = memory, memory.fileno()
             mapped.add(self)
             return memory
+
+    def _map(self) -> Memory:
+        """Return a new mapping; OSError as of map()."""
+        if self.channel.removed:
+            raise failure(errno.ESTALE)
+        memory: Memory = self.channel.kind.memory(self.path)
+        # Another channel may have got the path.
+        if os.fstat(memory.fileno()).st_ino != self.inode:
+            memory.close()
+            raise failure(errno.ESTALE)
+        return memory
 
     def unmap(self) -> bool:
         """Unmap the memory, which the next use maps again; return False if it stays, because the file is immutable."""
@@ -242,7 +247,12 @@ class Stored(ABC, Generic[Memory]):
 
     def _to_look_at(self) -> Memory:
         """Return the memory for what needs no descriptor, as `buffer`."""
-        return self.buffer if self._memory is not None or self._bare is None else self._bare
+        if self._memory is not None or not (self.is_watched or self._bare):
+            return self.buffer
+        if self._bare is None:
+            self._bare = self._map()
+            self._bare.close_descriptor()
+        return self._bare
 
     @contextmanager
     def held(self) -> Iterator[None]:

@@ -102,6 +102,7 @@ class Acts:
             log.info("%s", self.errors.error(line, error))
             raise
         finally:
+            counters.told()
             self.journal.close(unique)
 
     async def ask(self, handle: JoinHandle, request: bytes) -> None:

@@ -40,7 +40,7 @@ from relayfs_fuse import native
 from relayfs_fuse.errors import failure
 from relayfs_fuse.fs.kinds.base import GONE, READABLE, WRITABLE
 from relayfs_fuse.fs.requests.turns import Share
-from relayfs_fuse.fs.supervise import keep
+from relayfs_fuse.fs.supervise import keep, tick
 
 if TYPE_CHECKING:
     import pyfuse3
@@ -375,7 +375,7 @@ class Waiting:
     async def _look(self) -> None:
         """Look at all buffers every SAFETY_MS, until cancelled."""
         while True:
-            await trio.sleep(SAFETY_MS / 1000)
+            await tick(SAFETY_MS / 1000)
             waiters = list(self._waiters.values())
             begin = self._n_looked % len(waiters) if waiters else 0
             self._n_looked = begin + SAFETY_TURN

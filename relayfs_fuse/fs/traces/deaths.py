@@ -28,6 +28,7 @@ import trio
 from relayfs_fuse.errors import CommandError
 from relayfs_fuse.fs.card_files import CardDirectory, CrashedDirectory
 from relayfs_fuse.fs.store import CRASHED_NAME
+from relayfs_fuse.fs.supervise import next_tick
 from relayfs_fuse.fs.traces.card_contents import Death, contents, look_at
 from relayfs_fuse.fs.traces.ends import UNKNOWN, End, KernelLog, end_of, may_be_known_later, open_process
 from relayfs_fuse.fs.traces.sessions import start_of
@@ -167,8 +168,10 @@ class Deaths:
     async def run(self) -> None:
         """Make cards until cancelled."""
         while True:
-            with trio.move_on_after(TICK_S):
+            with trio.move_on_at(next_tick(TICK_S)) as waiting:
                 await trio.lowlevel.wait_readable(self._epoll.fileno())
+            if waiting.cancelled_caught and not (self._watched or self._new or self._hidden):
+                continue
             dead = await trio.to_thread.run_sync(self._look, abandon_on_cancel=True)
             for watched in dead:
                 try:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import trio
 
 from relayfs_fuse.errors import CommandError, RelayError
-from relayfs_fuse.fs.supervise import keep
+from relayfs_fuse.fs.supervise import keep, tick
 from relayfs_fuse.fs.traces.sessions import Image
 
 if TYPE_CHECKING:
@@ -134,4 +134,4 @@ class Tracing:
                     await trio.to_thread.run_sync(traces.tidy(), abandon_on_cancel=True)
             except OSError as error:
                 log.info("traces: %s", error)
-            await trio.sleep(TIDY_S)
+            await tick(TIDY_S)
