@@ -51,6 +51,7 @@ static void take_back_resent(void *message, size_t room)
 	const struct fuse_in_header *in = message;
 	const int flags = fcntl(inherited_fd, F_GETFL);
 	ssize_t length;
+	/* As reads of it are later, too. */
 	if (flags < 0 || fcntl(inherited_fd, F_SETFL, flags | O_NONBLOCK))
 		return;
 	do
@@ -58,8 +59,6 @@ static void take_back_resent(void *message, size_t room)
 	while (length < 0 ? errno == ENOENT || errno == EINTR
 	                  : in->unique & TAP_RESENT || in->opcode == FUSE_INTERRUPT || in->opcode == FUSE_FORGET ||
 	                        in->opcode == FUSE_BATCH_FORGET);
-	/* One of the servers may have died here. */
-	(void)fcntl(inherited_fd, F_SETFL, flags & ~O_NONBLOCK);
 }
 
 ssize_t relay_handover_replay_init(void *message, size_t room)

@@ -30,6 +30,7 @@
 
 #include <dlfcn.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <fuse3/fuse_lowlevel.h>
 #include <linux/capability.h>
 #include <stdlib.h>
@@ -150,6 +151,8 @@ static ssize_t tap_read(int fd, void *message, size_t room, void *userdata)
 	(void)userdata;
 	if (!length)
 		length = relay_at_once_read(fd, message, room, terminals.n > 0);
+	if (length < 0 && errno == EAGAIN)
+		errno = EINTR; /* pyfuse3 waits for the next request then */
 	if (length >= (ssize_t)sizeof(struct fuse_in_header))
 		note_request(message, (size_t)length);
 	return length;
@@ -327,6 +330,9 @@ int fuse_session_mount(struct fuse_session *se, const char *mountpoint)
 		return result;
 	tap.session_fd = fuse_session_fd(se);
 	result = fuse_session_custom_io(se, &io, tap.session_fd);
+	/* A request that poll(2) has told of may be gone: its program was killed. The loop must not sleep then. */
+	if (!result)
+		result = fcntl(tap.session_fd, F_SETFL, fcntl(tap.session_fd, F_GETFL) | O_NONBLOCK);
 	if (result)
 		fuse_session_unmount(se);
 	return result;
