@@ -16,9 +16,9 @@
  * PyEval_RestoreThread(). */
 void relay_tap_share(void *(*let_run)(void), void (*go_on)(void *));
 
-/* From now on go back to the loop when one of these descriptors is readable (of more than 4, the first ones), and when has_tasks()
- * returns 1, which is asked before this thread waits for long. */
-void relay_tap_turn_for(const int *fds, size_t n, int (*has_tasks)(void));
+/* From now on wait for the next request, unless one of these descriptors is readable, or has_tasks() returns 1, which is asked
+ * before this thread waits for long. device: the descriptor of /dev/fuse. Before this is called there is no waiting. */
+void relay_tap_turn_for(int device, const int *fds, size_t n, int (*has_tasks)(void));
 
 /* How many requests were answered at once. */
 uint64_t relay_tap_answers(void);

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from relayfs_fuse.errors import failure
 from relayfs_fuse.fs.tap import library as _lib
+from relayfs_fuse.fs.tap import session_fd
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -77,7 +78,7 @@ _lib.relay_tap_lane_close.argtypes = (ctypes.c_uint64,)
 _lib.relay_tap_answers.restype = ctypes.c_uint64
 _lib.relay_tap_answers.argtypes = ()
 _lib.relay_tap_turn_for.restype = None
-_lib.relay_tap_turn_for.argtypes = (ctypes.POINTER(ctypes.c_int), ctypes.c_size_t, _HasTasks)
+_lib.relay_tap_turn_for.argtypes = (ctypes.c_int, ctypes.POINTER(ctypes.c_int), ctypes.c_size_t, _HasTasks)
 _lib.relay_tap_share(ctypes.pythonapi.PyEval_SaveThread, ctypes.pythonapi.PyEval_RestoreThread)
 
 # Functions that the tap calls.
@@ -172,7 +173,7 @@ def turn_for_tasks(has_tasks: Callable[[], bool]) -> None:
     descriptors = [*_event_polls()]
     function = _HasTasks(has_tasks)
     _kept.append(function)
-    _lib.relay_tap_turn_for((ctypes.c_int * len(descriptors))(*descriptors), len(descriptors), function)
+    _lib.relay_tap_turn_for(session_fd(), (ctypes.c_int * len(descriptors))(*descriptors), len(descriptors), function)
 
 
 def _event_polls() -> Iterator[int]:

@@ -5,11 +5,11 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <poll.h>
 #include <relayfs/store.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/epoll.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
@@ -52,13 +52,13 @@ ssize_t writev(int fd, const struct iovec *pieces, int count)
 	return result;
 }
 
-int ppoll(struct pollfd *fds, nfds_t n, const struct timespec *timeout, const sigset_t *mask)
+int epoll_pwait(int fd, struct epoll_event *events, int n, int timeout, const sigset_t *mask)
 {
-	int (*really)(struct pollfd *, nfds_t, const struct timespec *, const sigset_t *);
-	*(void **)&really = dlsym(RTLD_NEXT, "ppoll");
-	strike("before ppoll");
-	int result = really(fds, n, timeout, mask);
-	strike("after ppoll");
+	int (*really)(int, struct epoll_event *, int, int, const sigset_t *);
+	*(void **)&really = dlsym(RTLD_NEXT, "epoll_pwait");
+	strike("before epoll_pwait");
+	int result = really(fd, events, n, timeout, mask);
+	strike("after epoll_pwait");
 	return result;
 }
 

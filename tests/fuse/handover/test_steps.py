@@ -171,7 +171,7 @@ def test_bytes_are_read_once(struck: Struck, at: Callable[[str], None], step: st
     assert struck.mount.shown("log", "unread_bytes") == "0"
 
 
-@pytest.mark.parametrize("step", both("relay_consume_begin_behind", "relay_consume_end", "ppoll"))
+@pytest.mark.parametrize("step", both("relay_consume_begin_behind", "relay_consume_end", "epoll_pwait"))
 @pytest.mark.parametrize("options", ["read=wait", "read=nowait", "mode=overwrite"])
 def test_bytes_are_read_once_where_the_tap_answers(
     struck: Struck, at: Callable[[str], None], step: str, options: str
