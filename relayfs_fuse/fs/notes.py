@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from relayfs_fuse.errors import failure
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 # Address space of the memory file, of which notes take what they need.
 MEMORY_BYTES = 1 << 30
@@ -82,13 +82,22 @@ class Notes:
             if at is not None:
                 self._clear(at)
 
-    def reserve(self, kind: int, number: int, length: int) -> memoryview:
+    def reserve(
+        self, kind: int, number: int, length: int, fill: Callable[[memoryview], None] | None = None
+    ) -> memoryview:
         """Make a note of so many bytes, and return them, to be written later; OSError: ENOMEM.
 
-        It is in place of one with the same kind and number.
+        fill: stores what is to be there before the note is in place of one with the same kind and number
         """
-        begin = self._begin(kind, number, length, None)
-        return memoryview(self.memory)[begin : begin + length]
+        at = self._room_for(length)
+        begin = at + _HEAD.size
+        data = memoryview(self.memory)[begin : begin + length]
+        if fill is None:
+            self.memory[begin : begin + 64] = bytes(64)
+        else:
+            fill(data)
+        self._replace(at, kind, number, length)
+        return data
 
     def view(self, kind: int, number: int) -> memoryview | None:
         """Return the bytes of a note, which can be changed; None: there is none."""
@@ -97,16 +106,14 @@ class Notes:
 
     def put(self, kind: int, number: int, data: bytes) -> None:
         """Write a note, in place of one with the same kind and number; OSError: ENOMEM."""
-        self._begin(kind, number, len(data), data)
+        at = self._room_for(len(data))
+        begin = at + _HEAD.size
+        self.memory[begin : begin + len(data)] = data
+        self._replace(at, kind, number, len(data))
 
-    def _begin(self, kind: int, number: int, length: int, data: bytes | None) -> int:
-        key = _key(kind, number)
-        at = self._room_for(length)
-        begin, word = at + _HEAD.size, at // 8
-        if data is None:
-            self.memory[begin : begin + 64] = bytes(64)
-        else:
-            self.memory[begin : begin + length] = data
+    def _replace(self, at: int, kind: int, number: int, length: int) -> None:
+        """Have the note at `at`, whose data is stored, be in place of one with the same kind and number."""
+        key, word = _key(kind, number), at // 8
         self._serial += 1
         self._words[word + 1] = self._serial
         self._words[word + 2] = length
@@ -115,7 +122,6 @@ class Notes:
         self._at[key] = at
         if before is not None:
             self._clear(before)
-        return begin
 
     def get(self, kind: int, number: int) -> bytes | None:
         """Return what a note says; None: there is none."""

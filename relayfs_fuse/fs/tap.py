@@ -278,11 +278,9 @@ def read(unique: int, source: Source, max_bytes: int) -> tuple[int, int]:
     return got, _end.value
 
 
-def read_copy(length: int) -> bytes:
-    """Return the last `length` bytes of the data of the last read()."""
-    data = ctypes.create_string_buffer(length)
-    library.relay_tap_read_copy(data, length, 0)
-    return data.raw
+def read_copy(memory: memoryview, behind: int) -> None:
+    """Store bytes of the data of the last read(), those before the last `behind` ones."""
+    library.relay_tap_read_copy(ctypes.addressof(ctypes.c_char.from_buffer(memory)), len(memory), behind)
 
 
 def peek(address: int, skip: int, max_bytes: int) -> tuple[bytes, int]:

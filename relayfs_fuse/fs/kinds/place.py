@@ -11,12 +11,14 @@ that were kept before it, for the case that its reply was not sent.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from relayfs_fuse.fs import tap
 from relayfs_fuse.fs.notes import KEPT, PLACE
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from relayfs_fuse.fs.notes import Notes
 
 _LEAST_BYTES = 4096
@@ -25,6 +27,26 @@ _LEAST_BYTES = 4096
 _UNIQUE, _NOW, _NEXT, _WORDS = 0, 1, 5, 9
 # Of `now` and `next`.
 _END, _CONSUMED, _KEPT_END, _N_KEPT = range(4)
+
+
+class Kept(NamedTuple):
+    """Bytes that are to be kept.
+
+    copy: stores those of them that have so many behind them
+    """
+
+    length: int
+    copy: Callable[[memoryview, int], None]
+
+
+def kept_of(data: bytes) -> Kept:
+    """Return all bytes of `data`."""
+
+    def copy(memory: memoryview, behind: int) -> None:
+        end = len(data) - behind
+        memory[:] = data[end - len(memory) : end]
+
+    return Kept(len(data), copy)
 
 
 class Place:
@@ -75,11 +97,7 @@ class Place:
         return self._copy(begin, begin + min(back, size))
 
     def _copy(self, begin: int, end: int) -> bytes:
-        if begin == end:
-            return b""
-        at = begin % len(self.kept)
-        data = bytes(self.kept[at : at + end - begin])
-        return data + bytes(self.kept[: end - begin - len(data)])
+        return b"".join(_pieces(self.kept, begin, end - begin))
 
     # ---------------------------------------------------------------- changes
 
@@ -92,20 +110,20 @@ class Place:
         """Keep nothing, from the answer to a read(2) on; OSError: ENOMEM."""
         self._change(notes, unique)[_NEXT + _N_KEPT] = 0
 
-    def keep(self, notes: Notes, unique: int, data: bytes) -> None:
+    def keep(self, notes: Notes, unique: int, kept: Kept) -> None:
         """Keep further bytes, from the answer to a read(2) on; OSError: ENOMEM."""
         words = self._change(notes, unique)
-        data = data[-self._most :]
-        if not data:
+        length = min(kept.length, self._most)
+        if not length:
             return
         begin = words[_NEXT + _KEPT_END]
-        end = begin + len(data)
-        needed = end - (words[_NOW + _KEPT_END] - words[_NOW + _N_KEPT])
+        first = words[_NOW + _KEPT_END] - words[_NOW + _N_KEPT]
+        needed = begin + length - first
         if needed > len(self.kept):
-            self._grow(notes, words[_NOW + _KEPT_END] - words[_NOW + _N_KEPT], begin, needed)
-        _store(self.kept, begin, data)
-        words[_NEXT + _KEPT_END] = end
-        words[_NEXT + _N_KEPT] = min(words[_NEXT + _N_KEPT] + len(data), self._most)
+            self._grow(notes, first, words[_NOW + _KEPT_END], needed)
+        _store(self.kept, begin, Kept(length, kept.copy))
+        words[_NEXT + _KEPT_END] = begin + length
+        words[_NEXT + _N_KEPT] = min(words[_NEXT + _N_KEPT] + length, self._most)
 
     def drop(self) -> None:
         """Free what is kept."""
@@ -138,13 +156,19 @@ class Place:
 
     def _grow(self, notes: Notes, begin: int, end: int, needed: int) -> None:
         """Make room for `needed` bytes, with a copy of those from number `begin` to `end`."""
-        room = bytearray(max(_LEAST_BYTES, 1 << (needed - 1).bit_length()))
-        _store(memoryview(room), begin, self._copy(begin, end))
+        # Who reads so many at once will need all room that there can be.
+        size = max(_LEAST_BYTES, 1 << (needed - 1).bit_length() if needed < self._most // 2 else 2 * self._most)
+
+        def fill(room: memoryview) -> None:
+            _store(room, begin, kept_of(self._copy(begin, end)))
+
         try:
-            notes.put(KEPT, self._number, bytes(room))
+            self.kept = notes.reserve(KEPT, self._number, size, fill)
         except OSError:  # there is no room: the next server keeps nothing
+            room = memoryview(bytearray(size))
+            fill(room)
             notes.drop(KEPT, self._number)
-        self.kept = notes.view(KEPT, self._number) or memoryview(room)
+            self.kept = room
 
     # ---------------------------------------------------------------- after the death of another server
 
@@ -159,9 +183,16 @@ class Place:
         self.words[_NOW + _N_KEPT] = min(self.words[_NOW + _N_KEPT], len(self.kept))
 
 
-def _store(memory: memoryview, begin: int, data: bytes) -> None:
+def _pieces(memory: memoryview, begin: int, length: int) -> list[memoryview]:
+    """Return where bytes are that have the numbers from `begin` on."""
+    at = begin % len(memory) if length else 0
+    pieces = memory[at : at + length], memory[: max(0, at + length - len(memory))]
+    return [piece for piece in pieces if piece]
+
+
+def _store(memory: memoryview, begin: int, kept: Kept) -> None:
     """Store bytes that have the numbers from `begin` on."""
-    at = begin % len(memory)
-    first = min(len(data), len(memory) - at)
-    memory[at : at + first] = data[:first]
-    memory[: len(data) - first] = data[first:]
+    behind = kept.length
+    for piece in _pieces(memory, begin, kept.length):
+        behind -= len(piece)
+        kept.copy(piece, behind)

@@ -14,7 +14,7 @@ from relayfs_fuse.errors import failure
 from relayfs_fuse.fs import at_once, tap
 from relayfs_fuse.fs.kinds.base import RECORD_MAX
 from relayfs_fuse.fs.kinds.handles import RelayHandle, read_may_sleep
-from relayfs_fuse.fs.kinds.place import Place
+from relayfs_fuse.fs.kinds.place import Kept, Place, kept_of
 
 if TYPE_CHECKING:
     from relayfs_fuse.fs.kinds.relay import StoredBuffer
@@ -189,13 +189,13 @@ class SeekableHandle(BufferHandle):
             return length
         return KEPT_OF_LARGE
 
-    def _skip(self, notes: Notes, unique: int, offset: int, kept: bytes, consumed: int) -> None:
+    def _skip(self, notes: Notes, unique: int, offset: int, kept: Kept, consumed: int) -> None:
         """Note that all data before an offset is consumed.
 
         kept: the last bytes before the offset, or all since `end`
         consumed: as Place.consumed
         """
-        if len(kept) < offset - self.place.end:
+        if kept.length < offset - self.place.end:
             self.place.clear(notes, unique)
         self.place.keep(notes, unique, kept)
         self.place.move(notes, unique, offset, consumed)
@@ -274,7 +274,7 @@ class SeekableHandle(BufferHandle):
         got, behind = await self._take(streams, size, request.unique, may_sleep) if size else (0, 0)
         if not got:
             return None
-        kept = tap.read_copy(self._keeps_of(got))
+        kept = Kept(self._keeps_of(got), tap.read_copy)
         if behind - got < place.consumed:
             self._begin_anew(notes, number, offset)
         self._skip(notes, number, offset + got, kept, behind)
@@ -314,7 +314,7 @@ class SeekableHandle(BufferHandle):
         skip = max(0, length - KEPT_MAX)
         data, behind = await self._peek(streams, skip, length - skip, may_sleep)
         await streams.when_free(lambda: self.stored.buffer.consume_to(position), may_sleep)
-        kept = data if behind == position else b""
+        kept = kept_of(data if behind == position else b"")
         self._skip(streams.taking.notes, unique, offset, kept, self.place.consumed)
         streams.waiting.changed(self.stored)
 
