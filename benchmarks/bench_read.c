@@ -4,6 +4,7 @@
  * memory.
  *
  *     bench_read fill CHANNEL                      prints the bytes written until it was full
+ *     bench_read pour FILE FIFO                    writes a file that it maps to who reads the FIFO
  *     bench_read blocks SIZE COUNT FILE            prints the nanoseconds of a read(2) after the first ten
  *     bench_read zero-copy ROUNDS CHANNEL MEM_FILE prints a line a sample:  NAME GIGABYTES_PER_SECOND BYTES
  */
@@ -21,7 +22,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { RECORD_BYTES = 4096 };
+enum { RECORD_BYTES = 4096, POUR_BYTES = 64 << 10 };
 
 static volatile uint64_t sink;
 
@@ -63,6 +64,19 @@ static size_t fill(struct rchan *chan)
 	if (err != -ENOSPC)
 		die("fill");
 	return written;
+}
+
+static void pour(const char *file, const char *fifo)
+{
+	int from = open(file, O_RDONLY), to = open(fifo, O_WRONLY);
+	off_t bytes = lseek(from, 0, SEEK_END), at = 0;
+	const char *memory = mmap(NULL, (size_t)bytes, PROT_READ, MAP_SHARED | MAP_POPULATE, from, 0);
+	ssize_t n = 1;
+
+	for (; memory != MAP_FAILED && at < bytes && n > 0; at += n)
+		n = write(to, memory + at, bytes - at < POUR_BYTES ? (size_t)(bytes - at) : POUR_BYTES);
+	if (from < 0 || to < 0 || at != bytes)
+		die(fifo);
 }
 
 static size_t read_all(struct relay_reader *reader)
@@ -138,6 +152,10 @@ int main(int argc, char **argv)
 
 	if (argc == 5 && strcmp(argv[1], "blocks") == 0) {
 		read_blocks(strtoul(argv[2], NULL, 10), atol(argv[3]), argv[4]);
+		return 0;
+	}
+	if (argc == 4 && strcmp(argv[1], "pour") == 0) {
+		pour(argv[2], argv[3]);
 		return 0;
 	}
 	if (argc == 3 && strcmp(argv[1], "fill") == 0) {
