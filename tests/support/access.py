@@ -41,8 +41,7 @@ HARMLESS = {
 }
 # What takes nothing but the records of a relay file. Memory that was mapped is made anew all the same: it is immutable.
 CONSUMING = ("read", "splice")
-RELAY_FILES = ("c", "r")
-CHANNEL = "perm=0640 uid={owner} gid={owner}"
+RELAY_FILES = {"c": "subbuf_size=4K n_subbufs=4", "r": "type=ring size=4K"}  # and what they are made with
 
 # A per-CPU buffer takes memory when its CPU first writes: the rows are about the one CPU that this program runs on.
 CPU = min(os.sched_getaffinity(0))
@@ -228,8 +227,22 @@ class Scene:
             if row.path in RELAY_FILES:
                 self._fill(row.path)
         elif result == "yes" and row.operation not in HARMLESS:
-            self.refresh()
+            self._make_again(row)
         return result
+
+    def _make_again(self, row: Row) -> None:
+        """Make as it was what a row has changed."""
+        touched = [name for name in RELAY_FILES if name in row.path.split("/")]
+        for name in touched:
+            self._command(f"remove {name}")
+            self._make(name)
+        if not touched:
+            self.refresh()
+
+    def _make(self, relay_file: str) -> None:
+        options = f"{RELAY_FILES[relay_file]} buffers=single perm=0640 uid={OWNER.uid} gid={OWNER.uid}"
+        self._must(f"create {relay_file} {options}")
+        self._fill(relay_file)
 
     def refresh(self) -> None:
         """Make all as it was."""
@@ -240,12 +253,9 @@ class Scene:
         for remove in ("remove the directory", "remove"):
             self._server(remove, self.mount.store / "made")
         self._server_makes("d")
-        owner = CHANNEL.format(owner=OWNER.uid)
-        self._must(f"create c buffers=single subbuf_size=4K n_subbufs=4 {owner}")
-        self._must(f"create r type=ring buffers=single size=4K {owner}")
-        self._must("trace create u")
         for name in RELAY_FILES:
-            self._fill(name)
+            self._make(name)
+        self._must("trace create u")
         self._owner("command", self.mount.path / "counters.names", text="add own/x mode=0220\n")
 
     def _fill(self, relay_file: str) -> None:
