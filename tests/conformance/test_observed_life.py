@@ -19,6 +19,8 @@ from mounts import DEADLINE_S, Mount, User, opened, wait_until
 
 from relayfs_fuse import Channel
 
+pytestmark = pytest.mark.one_mount
+
 DEADLINE_MS = int(DEADLINE_S * 1000)
 SIZES = "buffers=single subbuf_size=1000 n_subbufs=9 delivery=bulk"
 READ = select.POLLIN | select.POLLRDNORM

@@ -11,6 +11,8 @@ from conformance.calls import call, how_it_ends, map_memory, name_of, write
 from conformance.observations import COVERED, observations, observed
 from mounts import Mount, opened
 
+pytestmark = pytest.mark.one_mount
+
 
 @pytest.fixture
 def path(mount: Mount) -> Path:

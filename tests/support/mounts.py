@@ -133,11 +133,16 @@ class Mount:
         return self.path / path
 
     def clear(self) -> None:
-        """Remove all channels, and the directories that held them."""
+        """Remove all channels and traces, and the directories that held them; forget errors."""
         for line in self.channels().splitlines():
-            self.command(f"remove {line.split()[1]}")
+            words = line.split()
+            if words[:2] == ["trace", "create"]:
+                self.command(f"trace remove {words[2]}")
+            elif words[0] == "create":
+                self.command(f"remove {words[1]}")
         for directory in reversed([path for path, *_ in os.walk(self.path) if "/." not in path][1:]):
             os.rmdir(directory)
+        os.truncate(self.path / "error_log", 0)
 
     def shown(self, path: str, name: str) -> str:
         return (self.path / ".channels" / path / name).read_text().strip()
@@ -197,8 +202,15 @@ class Mount:
                 pytest.fail(f"the server does not end\n{self._log_text()}")
             else:
                 assert status == 0, self._log_text()
-        subprocess.run(["fusermount3", "-u", "-z", "-q", self.path], check=False, capture_output=True)
+        if self._is_mounted():
+            subprocess.run(["fusermount3", "-u", "-z", "-q", self.path], check=False, capture_output=True)
         self.check_log()
+
+    def _is_mounted(self) -> bool:
+        try:
+            return os.lstat(self.path).st_dev != os.lstat(self.path.parent).st_dev
+        except OSError:  # ENOTCONN: its server was killed; EACCES: it is another user's
+            return True
 
     def check_log(self) -> None:
         strange = [
@@ -319,7 +331,8 @@ def make_mount(scratch_store: Path) -> Iterator[Callable[..., Mount]]:
 @pytest.fixture
 def mount(request: pytest.FixtureRequest) -> Iterator[Mount]:
     """A mount by root, with all defaults but the store's place."""
-    if request.node.get_closest_marker("one_mount"):
+    one_mount = request.node.get_closest_marker("one_mount")
+    if one_mount and one_mount.args != (False,):
         mount = request.getfixturevalue("shared_mount")
         yield mount
         mount.clear()

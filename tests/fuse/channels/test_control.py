@@ -8,6 +8,8 @@ import re
 import pytest
 from mounts import COUNTERS
 
+pytestmark = pytest.mark.one_mount
+
 
 def refused(mount, line: str) -> OSError:
     before = mount.channels()
@@ -23,6 +25,7 @@ def marked_word(error_log: str) -> str:
     return command[caret.index("^") :].split(" ")[0]
 
 
+@pytest.mark.one_mount(False)
 def test_reading_gives_commands_that_make_the_channels_again(mount):
     mount.create(
         "a/cpu",

@@ -18,6 +18,8 @@ from traffic import drain
 
 from relayfs_fuse import Channel
 
+pytestmark = pytest.mark.one_mount
+
 # --- without files, and files later ---
 
 

@@ -16,6 +16,8 @@ from traffic import drain
 
 from relayfs_fuse.native.tables import PERMS
 
+pytestmark = pytest.mark.one_mount
+
 # --- where ---
 
 

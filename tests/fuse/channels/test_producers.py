@@ -13,6 +13,8 @@ from traffic import Stream, drain, lines, streaming
 
 from relayfs_fuse import Channel
 
+pytestmark = pytest.mark.one_mount
+
 HERE = Path(__file__).parent
 WITHOUT_RSEQ = {**os.environ, "GLIBC_TUNABLES": "glibc.pthread.rseq=0"}
 

@@ -28,9 +28,7 @@ def furnished(mount: Mount, monkeypatch: pytest.MonkeyPatch):
         mount.command(f"trace create {name}\n")
     mount.create("walk/steps", "times=mono buffers=single")
     mount.create("walk/untimed", "buffers=single")
-    yield mount
-    for name in ("web", "worker", "other"):
-        mount.command(f"trace remove {name}\n")
+    return mount
 
 
 def test_commands_and_options_are_proposed():

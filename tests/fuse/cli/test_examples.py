@@ -24,6 +24,8 @@ from build import ROOT, compile_c
 from mounts import COUNTERS, DEADLINE_S, RELAYFS, Mount, wait_until
 from trace_processor import trace_processor
 
+pytestmark = pytest.mark.one_mount
+
 EXAMPLES = ROOT / "examples"
 TRACES = ROOT / "tests/fuse/traces"
 # Empty lines, a long one, bytes that are no text.

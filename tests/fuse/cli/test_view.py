@@ -24,6 +24,8 @@ from relayfs_fuse import native
 from relayfs_fuse.native import trace as native_trace
 from relayfs_fuse.native.tables import CLOCKS
 
+pytestmark = pytest.mark.one_mount
+
 TICKETS = PROGRAMS / "tickets.c"
 SCRIBBLER = Path(__file__).parents[1] / "record/trace_scribbler.c"
 EARLIER_BOOT = "11111111-2222-3333-4444-555555555555"

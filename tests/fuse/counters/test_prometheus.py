@@ -20,6 +20,8 @@ from relayfs_fuse.cli import openmetrics
 from relayfs_fuse.cli.counters import shown as shown_info
 from relayfs_fuse.native import CounterInfo
 
+pytestmark = pytest.mark.one_mount
+
 ROUNDS = 200 if os.environ.get("RELAYFS_STRESS") == "long" else 8
 N_FUZZED = 60
 DEADLINE = 300

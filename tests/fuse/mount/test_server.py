@@ -17,6 +17,8 @@ from traffic import append, short_lines
 from relayfs_fuse import Channel, Ring, native
 from relayfs_fuse.native.ring import RingMemory
 
+pytestmark = pytest.mark.one_mount
+
 MIB = 1 << 20
 
 
@@ -261,6 +263,7 @@ def contents(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
+@pytest.mark.one_mount(False)
 def test_nothing_is_lost_when_the_server_is_killed(mount):
     (mount.path / "empty").mkdir()
     path = mount.create("app/cpu", "buffers=single subbuf_size=4K n_subbufs=4 perm=0600 flush_interval=0")
@@ -294,6 +297,7 @@ def fault(memory: Path) -> None:
 
 
 @pytest.mark.parametrize("options", ONE_FILE, ids=["relay", "ring"])
+@pytest.mark.one_mount(False)
 def test_the_time_outlives_the_server_whatever_the_kernel_does_with_that_of_the_store(mount, options):
     path, memory = mount.create("log", options), mount.store / "log/mem0"
     append(path, b"hello\n")
@@ -306,6 +310,7 @@ def test_the_time_outlives_the_server_whatever_the_kernel_does_with_that_of_the_
 
 
 @pytest.mark.parametrize("options", ONE_FILE, ids=["relay", "ring"])
+@pytest.mark.one_mount(False)
 def test_the_time_moves_with_data_that_moved_while_no_server_ran(mount, options):
     path = mount.create("log", options)
     before = path.stat().st_mtime_ns
@@ -322,6 +327,7 @@ def test_the_time_moves_with_data_that_moved_while_no_server_ran(mount, options)
 
 @pytest.mark.parametrize("options", ONE_FILE, ids=["relay", "ring"])
 @pytest.mark.parametrize("nonsense", [0, 1 << 62, (1 << 64) - 1])
+@pytest.mark.one_mount(False)
 def test_a_nonsense_time_in_the_store_is_not_shown(mount, options, nonsense):
     path, memory = mount.create("log", options), os.fspath(mount.store / "log/mem0")
     before = path.stat().st_mtime_ns
@@ -332,6 +338,7 @@ def test_a_nonsense_time_in_the_store_is_not_shown(mount, options, nonsense):
     assert before < path.stat().st_mtime_ns <= time.time_ns()
 
 
+@pytest.mark.one_mount(False)
 def test_what_a_dead_server_left_half_done_is_cleaned_up(mount):
     mount.create("app/cpu", "buffers=single")
     mount.kill()
@@ -362,6 +369,7 @@ def patch_version(path: Path) -> None:
     ],
     ids=["short", "page", "foreign", "version", "stranger", "link"],
 )
+@pytest.mark.one_mount(False)
 def test_a_bad_store_file_is_refused_and_the_rest_works(mount, damage, reason):
     good = mount.create("good", "buffers=single")
     append(good, b"fine\n")
@@ -378,6 +386,7 @@ def test_a_bad_store_file_is_refused_and_the_rest_works(mount, damage, reason):
     mount.create("dir/better")
 
 
+@pytest.mark.one_mount(False)
 def test_a_file_truncated_under_the_server_costs_only_its_channel(mount, single):
     other = mount.create("other", "buffers=single")
     append(single, b"gone\n")

@@ -16,6 +16,8 @@ from traffic import LINE_BYTES, Stream, lines, some_cpu
 
 from relayfs_fuse import Channel
 
+pytestmark = pytest.mark.one_mount
+
 RUNNER = Path(__file__).with_name("app_runner.c")
 STUCK_WRITER = PROGRAMS / "stuck_writer.c"
 CHANNEL = "app/cpu"
@@ -463,6 +465,7 @@ def test_an_app_may_be_closed_while_it_runs(mount: Mount, open_app: Start, way):
     assert mount.shown(CHANNEL, "disabled") == "1"
 
 
+@pytest.mark.one_mount(False)
 def test_reading_from_memory_needs_no_server(mount: Mount, open_app: Start, producers: list[Stream]):
     mount.expect("")
     mount.create(CHANNEL, "subbuf_size=4K n_subbufs=64")
@@ -480,6 +483,7 @@ def test_reading_from_memory_needs_no_server(mount: Mount, open_app: Start, prod
     assert app.of(stream.cpu) == lines(written)
 
 
+@pytest.mark.one_mount(False)
 def test_a_reader_through_the_server_ends_with_it(mount: Mount, open_app: Start):
     mount.expect("")
     app = open_app("read", "create=buffers=global")

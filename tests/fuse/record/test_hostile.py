@@ -35,6 +35,8 @@ from relayfs_fuse.record.output import DirectoryOutput, ProcessOutput
 from relayfs_fuse.record.recorder import Options, Recorder
 from relayfs_fuse.tracefiles import ctf
 
+pytestmark = pytest.mark.one_mount
+
 SCRIBBLER = Path(__file__).with_name("trace_scribbler.c")
 SUBBUF_BYTES, N_SUBBUFS = 4096, 8
 ROOM = f"subbuf_size={SUBBUF_BYTES} n_subbufs={N_SUBBUFS}"

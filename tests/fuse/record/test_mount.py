@@ -16,6 +16,8 @@ from tracing import EVENT_BYTES, RELAYCTL, Program, Served, finish, recorded, re
 
 from relayfs_fuse.reading.packet import HEAD_BYTES
 
+pytestmark = pytest.mark.one_mount
+
 
 @pytest.fixture
 def served(mount: Mount) -> Served:
@@ -165,6 +167,7 @@ def test_a_program_that_writes_little_is_seen_through_the_mount(served, mount, r
             follower.communicate()
 
 
+@pytest.mark.one_mount(False)
 def test_what_a_recorder_does_not_write_of_a_removed_trace_is_said(mount, run, out):
     with recording("t", "-m", mount.path, "-o", out) as process:
         mount.expect("may be lost")
@@ -206,6 +209,7 @@ def state_of(pid: int) -> str:
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
 
 
+@pytest.mark.one_mount(False)
 def test_a_server_that_dies_is_not_missed(mount, run, out):
     with recording("t", "-m", mount.path, "-o", out) as process:
         program = run("app")
@@ -239,6 +243,7 @@ def test_who_may_not_read_the_buffers_is_told(mount, run, unprivileged: User):
 
 
 @pytest.mark.stress
+@pytest.mark.one_mount(False)
 def test_many_short_programs_are_recorded(mount, run, out):
     """Each is a process, makes its buffers, writes a little, and is gone."""
     n = 2000 if os.environ.get("RELAYFS_STRESS") == "long" else 150

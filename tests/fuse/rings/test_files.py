@@ -20,6 +20,8 @@ from traffic import append
 
 from relayfs_fuse import Channel, Ring, native
 
+pytestmark = pytest.mark.one_mount
+
 N_CPUS = native.n_possible_cpus()
 
 
@@ -363,6 +365,7 @@ def test_a_full_ring_refuses_a_write(shared_mount: Mount, make: Callable[..., Pa
 # --- the store ---
 
 
+@pytest.mark.one_mount(False)
 def test_unread_records_and_counts_survive_the_server(mount: Mount) -> None:
     path = mount.create("app/r", "type=ring size=4K framing=line")
     relay = mount.create("app/cpu", "buffers=single")
@@ -389,6 +392,7 @@ def test_unread_records_and_counts_survive_the_server(mount: Mount) -> None:
         (lambda path: path.with_name("mem1").write_bytes(path.read_bytes()), "ring0|buffer 0 of 1, not 0 of 2"),
     ],
 )
+@pytest.mark.one_mount(False)
 def test_a_damaged_ring_is_left_out_and_said(mount: Mount, harm: Callable[[Path], None], message: str) -> None:
     mount.create("good", "type=ring size=4K")
     mount.create("bad", "type=ring size=4K")
@@ -400,6 +404,7 @@ def test_a_damaged_ring_is_left_out_and_said(mount: Mount, harm: Callable[[Path]
     assert message.rpartition("|")[2] in mount.error_log
 
 
+@pytest.mark.one_mount(False)
 def test_rings_and_buffers_do_not_mix_in_one_channel(mount: Mount) -> None:
     mount.create("r", f"type=ring size=4K buffers={'percpu' if N_CPUS > 1 else 'global'}")
     mount.create("b", "subbuf_size=4K n_subbufs=2")
@@ -410,6 +415,7 @@ def test_rings_and_buffers_do_not_mix_in_one_channel(mount: Mount) -> None:
     assert "create r " not in mount.channels() or N_CPUS == 1
 
 
+@pytest.mark.one_mount(False)
 def test_a_ring_that_contradicts_itself_is_reported_with_the_place(mount: Mount) -> None:
     file = mount.create("r", "type=ring size=4K buffers=single")
     output(file, b"good", b"bad")
@@ -424,6 +430,7 @@ def test_a_ring_that_contradicts_itself_is_reported_with_the_place(mount: Mount)
     assert not file.exists()
 
 
+@pytest.mark.one_mount(False)
 def test_a_damaged_ring_that_cannot_be_opened_is_let_go_of(mount: Mount) -> None:
     file = mount.create("r", "type=ring size=4K buffers=single")
     output(file, b"a record")
@@ -440,6 +447,7 @@ def test_a_damaged_ring_that_cannot_be_opened_is_let_go_of(mount: Mount) -> None
 LOOK = "import sys; from relayfs_fuse import Ring; ring = Ring(sys.argv[1]); input(); list(ring.records(timeout=0.1))"
 
 
+@pytest.mark.one_mount(False)
 def test_who_reads_a_ring_that_is_spoilt_meanwhile_hears_of_it(mount: Mount) -> None:
     mount.create("r", "type=ring size=4K buffers=single")
     mount.expect("is damaged: mem0: relay_ring_geometry.magic")
@@ -459,6 +467,7 @@ def test_who_reads_a_ring_that_is_spoilt_meanwhile_hears_of_it(mount: Mount) -> 
 
 
 @pytest.mark.parametrize("what", ["consumer", "producer", "header", "state"])
+@pytest.mark.one_mount(False)
 def test_no_value_in_a_rings_memory_hurts_the_server(mount: Mount, what: str) -> None:
     file = mount.create("r", "type=ring size=4K buffers=single read=wait")
     places = {

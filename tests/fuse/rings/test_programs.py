@@ -17,6 +17,8 @@ from mounts import DEADLINE_S, Mount, User, wait_until
 import relayfs_fuse
 from relayfs_fuse import Ring, native, ring_hash
 
+pytestmark = pytest.mark.one_mount
+
 N_CPUS = native.n_possible_cpus()
 
 # Numbers its records, and waits while the ring is full.

@@ -22,6 +22,8 @@ from traffic import append, wait_asleep
 
 from relayfs_fuse import Ring
 
+pytestmark = pytest.mark.one_mount
+
 # For what would come at once.
 NOTHING_S = 0.3
 

@@ -26,6 +26,8 @@ from relayfs_fuse.native.merge import Export, Style
 from relayfs_fuse.tracefiles.merged import merge
 from relayfs_fuse.tracefiles.recorded import Part, Recording
 
+pytestmark = pytest.mark.one_mount
+
 ROUNDS = 3000 if is_long() else 150
 ROWS = 12
 ROOM = "subbuf_size=256K n_subbufs=16"

@@ -16,6 +16,8 @@ from traced import Ledger, check_summary, environment_of, record_stopped, relayc
 from tracing import finish, recording
 from traffic import some_cpu
 
+pytestmark = pytest.mark.one_mount
+
 KILLED, STUCK = (Path(__file__).with_name(name) for name in ("trace_kill.c", "trace_stuck.c"))
 KILL_DEADLINE_S = 900.0
 N_KILLS = 60 if is_long() else 6
@@ -160,6 +162,7 @@ def test_stopping_and_removing_never_wait_for_a_program(mount: Mount) -> None:
         program.ask("emit 10")
 
 
+@pytest.mark.one_mount(False)
 def test_a_server_ends_while_directories_come_and_go(mount: Mount) -> None:
     start_trace(mount, "t", "subbuf_size=4K n_subbufs=4")
     with subprocess.Popen(

@@ -12,6 +12,8 @@ from making import Maker, making
 from mounts import Mount, wait_until
 from traced import check_threads, program, record_stopped, start_trace, traced, wait_for_directories, wait_gone
 
+pytestmark = pytest.mark.one_mount
+
 # Nobody reads meanwhile: all of it must find room, also on one CPU.
 ROOM = "subbuf_size=256K n_subbufs=16"
 WISH = "boot,subbuf_size=64K,n_subbufs=16"
@@ -42,6 +44,7 @@ def starting(
     return making(environment, None, [*command, program("traced")])
 
 
+@pytest.mark.one_mount(False)
 def test_events_of_before_the_mount_appear_in_the_trace(mount: Mount, tmp_path: Path) -> None:
     with starting(mount) as early:
         early.ask("emit 300")
@@ -58,6 +61,7 @@ def test_events_of_before_the_mount_appear_in_the_trace(mount: Mount, tmp_path: 
     wait_gone(mount.store / ".early/boot")
 
 
+@pytest.mark.one_mount(False)
 def test_what_early_buffers_could_not_hold_is_counted(mount: Mount, tmp_path: Path) -> None:
     cpu = str(min(os.sched_getaffinity(0)))
     wish = "boot,subbuf_size=4K,n_subbufs=4,mode=overwrite"
@@ -74,6 +78,7 @@ def test_what_early_buffers_could_not_hold_is_counted(mount: Mount, tmp_path: Pa
 
 
 @pytest.mark.parametrize("clock", ["mono", "tsc"])
+@pytest.mark.one_mount(False)
 def test_events_wait_for_their_trace_while_there_is_a_mount_without_it(
     mount: Mount, tmp_path: Path, clock: str
 ) -> None:
@@ -89,6 +94,7 @@ def test_events_wait_for_their_trace_while_there_is_a_mount_without_it(
     assert (other.numbers(), other.lost) == (list(range(3000)), 0)
 
 
+@pytest.mark.one_mount(False)
 def test_events_wait_for_their_trace_while_there_is_an_old_store(mount: Mount, tmp_path: Path) -> None:
     mount.start()
     start_trace(mount, "other", ROOM)
@@ -102,6 +108,7 @@ def test_events_wait_for_their_trace_while_there_is_an_old_store(mount: Mount, t
         assert (trace.numbers(), trace.lost) == (list(range(3000)), 0)
 
 
+@pytest.mark.one_mount(False)
 def test_a_trace_that_is_there_gets_all_events_at_once(mount: Mount, tmp_path: Path) -> None:
     mount.start()
     start_trace(mount, "boot", ROOM)
@@ -113,6 +120,7 @@ def test_a_trace_that_is_there_gets_all_events_at_once(mount: Mount, tmp_path: P
 
 
 @pytest.mark.parametrize("is_mounted", [False, True])
+@pytest.mark.one_mount(False)
 def test_a_program_that_ends_before_leaves_its_events(mount: Mount, tmp_path: Path, is_mounted: bool) -> None:
     if is_mounted:
         mount.start()
@@ -131,6 +139,7 @@ def test_a_program_that_ends_before_leaves_its_events(mount: Mount, tmp_path: Pa
     assert trace.lost == 0
 
 
+@pytest.mark.one_mount(False)
 def test_a_trace_whose_store_is_another_gets_a_copy(mount: Mount, tmp_path: Path, elsewhere: Path) -> None:
     with starting(mount, WISH, elsewhere) as early:
         early.ask("threads 3 200")
@@ -147,6 +156,7 @@ def test_a_trace_whose_store_is_another_gets_a_copy(mount: Mount, tmp_path: Path
     check_threads(trace, early.process.pid, 3, 200, lost=trace.lost)
 
 
+@pytest.mark.one_mount(False)
 def test_a_program_whose_old_store_is_not_the_mounts_finds_the_mount(
     mount: Mount, make_mount: Callable[..., Mount], tmp_path: Path, nowhere: Path
 ) -> None:
@@ -164,6 +174,7 @@ def test_a_program_whose_old_store_is_not_the_mounts_finds_the_mount(
     assert trace.lost == 0
 
 
+@pytest.mark.one_mount(False)
 def test_programs_that_nobody_traces_do_not_fill_the_store(mount: Mount, tmp_path: Path) -> None:
     """The dead give way, and the trace says what was lost with them."""
     for _ in range(40):
@@ -186,6 +197,7 @@ def test_what_is_no_name_of_a_trace_asks_for_nothing(mount: Mount, wish: str) ->
     assert not list(mount.store.glob(".early/*/*"))
 
 
+@pytest.mark.one_mount(False)
 def test_a_mount_whose_server_does_not_answer_does_not_stop_programs_of_another(
     mount: Mount, make_mount: Callable[..., Mount], tmp_path: Path, nowhere: Path
 ) -> None:

@@ -11,6 +11,8 @@ from mounts import NOBODY, Mount, User, wait_until
 from traced import check_summary, processes, record_stopped, start_trace, traced
 from tracing import finish, recording
 
+pytestmark = pytest.mark.one_mount
+
 N = 20
 ANOTHER = Path(__file__).with_name("another.c")
 ROOM = "subbuf_size=4K n_subbufs=2"

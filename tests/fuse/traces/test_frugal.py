@@ -14,6 +14,8 @@ from mounts import DEADLINE_S, NOBODY, Mount, User, wait_until
 from traced import environment_of, record_stopped, start_trace
 from tracing import finish, recording
 
+pytestmark = pytest.mark.one_mount
+
 PROGRAM = Path(__file__).with_name("trace_frugal.c")
 ROOM = "subbuf_size=128K n_subbufs=4"
 STACK_MAX = 4096

@@ -18,6 +18,8 @@ from triggering import listed, wait_lines, wait_seen, watcher_of
 
 from relayfs_fuse.tracefiles.recorder_lock import holder
 
+pytestmark = pytest.mark.one_mount
+
 HONEST = 60_002
 ROOM = "subbuf_size=64K n_subbufs=16"
 SEEDS = range(1, 40 if is_long() else 5)
@@ -92,6 +94,7 @@ def read_some(path: Path) -> None:
 
 @pytest.mark.stress
 @pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.one_mount(False)
 def test_spoilt_buffers_harm_nobody_else(mount: Mount, unprivileged: User, tmp_path: Path, seed: int) -> None:
     mount.expect("damaged|positions")
     start_trace(mount, "t", ROOM)

@@ -10,6 +10,8 @@ from making import N_CPUS
 from mounts import DEADLINE_S, NOBODY, Mount, User
 from traced import environment_of, program, record_stopped, start_trace
 
+pytestmark = pytest.mark.one_mount
+
 KIB = 1024
 SUBBUF = 256 * KIB
 ROOM = f"subbuf_size={SUBBUF} n_subbufs=8"

@@ -17,6 +17,8 @@ from tracing import recording
 
 from relayfs_fuse import native
 
+pytestmark = pytest.mark.one_mount
+
 SUBBUF, N_SUBBUFS = 4096, 16
 EACH = native.buf_file_bytes(SUBBUF, N_SUBBUFS) * native.n_possible_cpus()
 ROOM = f"subbuf_size={SUBBUF} n_subbufs={N_SUBBUFS}"
@@ -68,6 +70,7 @@ def test_another_trace_begins_at_nothing(mount: Mount) -> None:
         assert lost_without_buffers(mount) == 0
 
 
+@pytest.mark.one_mount(False)
 def test_what_is_counted_in_a_buffer_in_the_end_is_counted_once(mount: Mount, tmp_path: Path) -> None:
     start_trace(mount, "t", f"{ROOM} memory={EACH}")
     mount.expect("memory= is used up")
@@ -97,6 +100,7 @@ def test_a_program_without_descriptors_is_counted(mount: Mount) -> None:
         assert lost_without_buffers(mount) == 200
 
 
+@pytest.mark.one_mount(False)
 def test_the_count_outlives_a_server(mount: Mount) -> None:
     start_trace(mount, "t", f"{ROOM} memory={EACH}")
     with traced(mount, cpus=[0]) as one, traced(mount, cpus=[0]) as other:
@@ -139,6 +143,7 @@ def test_another_users_program_without_descriptors_is_counted(mount: Mount, unpr
         assert lost_without_buffers(mount, NOBODY) == 200
 
 
+@pytest.mark.one_mount(False)
 def test_another_users_count_outlives_servers_and_traces(mount: Mount, unprivileged: User) -> None:
     start_trace(mount, "t", f"{ROOM} memory={EACH}")
     with traced(mount, cpus=[0]) as own, traced(mount, user=NOBODY) as other:

@@ -25,6 +25,8 @@ from tracing import finish, recording
 from relayfs_fuse.fs.merged import READERS_MAX
 from relayfs_fuse.fs.requests.merging import READY_BYTES
 
+pytestmark = pytest.mark.one_mount
+
 ROOM = "subbuf_size=256K n_subbufs=8"
 # More than the merge gives out at once.
 PIECE_BYTES = 1 << 19

@@ -15,6 +15,8 @@ from traced import environment_of, start_trace, traced
 
 from relayfs_fuse.fs.requests.merging import READY_BYTES
 
+pytestmark = pytest.mark.one_mount
+
 STEP = struct.Struct("<IQI")  # thread, number, who; a text follows
 # One event more than a section has interfaces, and the first one again.
 MANY = """

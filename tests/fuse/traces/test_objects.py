@@ -19,6 +19,8 @@ from tracing import finish, recording
 from relayfs_fuse.native.trace import OBJECTS_BYTES
 from relayfs_fuse.tracefiles import objects
 
+pytestmark = pytest.mark.one_mount
+
 SOURCE = Path(__file__).parent / "trace_objects.c"
 
 
@@ -84,6 +86,7 @@ def check_maps(pid: int, loaded: list[Loaded]) -> None:
 
 
 @pytest.mark.parametrize("flags", [(), ("-no-pie",)], ids=["pie", "no-pie"])
+@pytest.mark.one_mount(False)
 def test_addresses_become_symbols_with_a_crash_card(mount: Mount, tmp_path: Path, flags: tuple[str, ...]) -> None:
     library = compile_c(
         [SOURCE], tmp_path / "a library.so", "", "-g", "-Wl,--build-id", "-shared", "-fPIC", "-DLIBRARY"

@@ -23,6 +23,8 @@ from traced import (
 )
 from traffic import at_once
 
+pytestmark = pytest.mark.one_mount
+
 # Nobody reads meanwhile: all of it must find room, also on one CPU.
 ROOM = "subbuf_size=256K n_subbufs=16"
 LIBRARY = Path(__file__).with_name("traced_library.c")

@@ -13,6 +13,8 @@ from mounts import DEADLINE_S, NOBODY, Mount, User, tmpfs_directory
 from traced import environment_of, lost_without_buffers, program, record_stopped, start_trace, traced
 from tracing import RELAYCTL
 
+pytestmark = pytest.mark.one_mount
+
 N = 100
 SOMEBODY = 60_003
 MADE_BY = [None, NOBODY]

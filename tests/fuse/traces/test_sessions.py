@@ -14,6 +14,8 @@ from tracing import finish, recording
 
 from relayfs_fuse.native import trace as native_trace
 
+pytestmark = pytest.mark.one_mount
+
 ROOM = "subbuf_size=64K n_subbufs=16"
 BUFFERS = ["perprocess", "peruser", "shared"]
 EVENT = """event {
@@ -77,6 +79,7 @@ def test_children_have_directories_of_their_own(mount: Mount, unprivileged: User
 
 
 @pytest.mark.parametrize("buffers", BUFFERS)
+@pytest.mark.one_mount(False)
 def test_it_outlives_servers(mount: Mount, unprivileged: User, tmp_path: Path, buffers: str) -> None:
     start_trace(mount, "t", f"{ROOM} buffers={buffers}")
     with traced(mount, user=NOBODY) as program:
@@ -99,6 +102,7 @@ def test_it_outlives_servers(mount: Mount, unprivileged: User, tmp_path: Path, b
     assert trace.lost == 0
 
 
+@pytest.mark.one_mount(False)
 def test_it_is_dead_for_the_next_server_if_it_dies_before_that(mount: Mount, unprivileged: User) -> None:
     start_trace(mount, "t", ROOM)
     with traced(mount, user=NOBODY) as program:
@@ -189,6 +193,7 @@ sys.stdin.read()
 """
 
 
+@pytest.mark.one_mount(False)
 def test_who_looks_at_the_length_of_long_metadata_does_not_have_them_described(
     mount: Mount, unprivileged: User
 ) -> None:
@@ -220,6 +225,7 @@ def test_a_request_has_a_length(mount: Mount, unprivileged: User) -> None:
     assert (mount.store / "t" / name / ".events").read_text().count("\n") == 1
 
 
+@pytest.mark.one_mount(False)
 def test_a_user_takes_part_only_so_often(mount: Mount, unprivileged: User) -> None:
     mount.expect("take part")
     start_trace(mount, "t", "subbuf_size=4K n_subbufs=2")

@@ -33,6 +33,8 @@ from relayfs_fuse.record import recording as recording_module
 from relayfs_fuse.record.recorder import Options, Recorder
 from relayfs_fuse.trace import State
 
+pytestmark = pytest.mark.one_mount
+
 SOURCE = Path(__file__).with_name("trace_states.c")
 ROOM = "mode=overwrite subbuf_size=4K n_subbufs=2"
 STATE_CPU = 0x7FFFFFFF
@@ -235,6 +237,7 @@ def test_metadata_has_the_events_of_states_whenever_the_recorder_dies(
     assert event["key"] == 7
 
 
+@pytest.mark.one_mount(False)
 def test_a_crash_card_has_the_states(traced_mount: Mount, tmp_path: Path) -> None:
     with running(traced_mount) as program:
         program.ask("set 7 db.example")

@@ -8,6 +8,8 @@ from build import compile_c
 from mounts import DEADLINE_S, Mount
 from traced import environment_of, record_stopped, start_trace
 
+pytestmark = pytest.mark.one_mount
+
 PROGRAM = Path(__file__).with_name("trace_threads.c")
 PLACES = [
     "main", "thread", "handler", "interrupted", "before fork", "at fork", "child", "thread of child", "after fork",

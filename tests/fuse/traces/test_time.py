@@ -16,6 +16,8 @@ from mounts import Mount, wait_until
 from traced import check_summary, program, record_stopped, start_trace, traced
 from tracing import finish, recording
 
+pytestmark = pytest.mark.one_mount
+
 N_TURNS = 5000
 N_MARKERS = 2000
 N_CLOCKS = 8000  # more than fit into a sub-buffer, so that some are recorded at once

@@ -22,6 +22,8 @@ from relayfs_fuse import native
 from relayfs_fuse.native import trace as native_trace
 from relayfs_fuse.native.tables import PERMS
 
+pytestmark = pytest.mark.one_mount
+
 SMALL = "subbuf_size=4K n_subbufs=8"
 EVENT_WITH_PID = struct.Struct("<QiiQ")  # head, process, thread, number
 
@@ -193,6 +195,7 @@ def test_processes_share_buffers(mount: Mount, buffers: str, name: str) -> None:
         assert read_steps(trace / name, EVENT_WITH_PID) == sorted([*range(10), *range(10)])
 
 
+@pytest.mark.one_mount(False)
 def test_the_control_file_is_mapped_but_cannot_be_written(mount: Mount) -> None:
     file = mount.path / ".traces/control"
     with pytest.raises(PermissionError):
@@ -501,6 +504,7 @@ def test_a_user_traces_in_a_mount_of_his_own(
 # --- servers come and go ---
 
 
+@pytest.mark.one_mount(False)
 def test_a_killed_servers_successor_has_the_same_traces_and_events(mount: Mount) -> None:
     trace = start_trace(mount, options=SMALL)
     start_trace(mount, "other", "subbuf_size=4K n_subbufs=2 filter=nobody")
@@ -525,6 +529,7 @@ def test_a_killed_servers_successor_has_the_same_traces_and_events(mount: Mount)
         assert read_steps(process) == list(range(150, 155))
 
 
+@pytest.mark.one_mount(False)
 def test_what_dead_makers_left_is_removed(mount: Mount) -> None:
     start_trace(mount, options=SMALL)
     mount.kill()
@@ -537,6 +542,7 @@ def test_what_dead_makers_left_is_removed(mount: Mount) -> None:
     wait_until(lambda: list((mount.store / "t").iterdir()) == [fresh], "what is old is removed")
 
 
+@pytest.mark.one_mount(False)
 def test_a_trace_without_its_directory_is_none(mount: Mount) -> None:
     start_trace(mount, options=SMALL)
     mount.kill()
@@ -546,6 +552,7 @@ def test_a_trace_without_its_directory_is_none(mount: Mount) -> None:
     start_trace(mount, options=SMALL)
 
 
+@pytest.mark.one_mount(False)
 def test_a_trace_of_another_boot_can_be_read_and_removed_only(mount: Mount) -> None:
     trace = start_trace(mount, options=SMALL)
     with traced(mount) as program:
@@ -564,6 +571,7 @@ def test_a_trace_of_another_boot_can_be_read_and_removed_only(mount: Mount) -> N
     mount.command("trace remove t\n")
 
 
+@pytest.mark.one_mount(False)
 def test_a_spoiled_control_file_costs_only_the_traces(mount: Mount) -> None:
     mount.create("app/log", "buffers=single")
     mount.kill()
