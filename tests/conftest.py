@@ -15,8 +15,11 @@ sys.pycache_prefix, sys.dont_write_bytecode = f"{sys.prefix}/pycache", False
 
 pytest_plugins = ["c_tests", "mounts", "making", "mapping", "tracing"]
 
-# Single tests of them take from 15 seconds to more than a minute, which nobody should wait for when all else is done.
-LONGEST = ("test_readme.py", "test_fuzz.py", "test_access.py", "test_forgotten.py", "test_ring_model.py")
+# Single tests of them take from 10 seconds to more than a minute, which nobody should wait for when all else is done.
+LONGEST = (
+    *("test_readme.py", "test_soak.py", "test_fuzz.py", "test_access.py", "test_forgotten.py", "test_ring_model.py"),
+    *("test_thousand_buffers.py", "test_install.py", "test_libcs.py"),
+)
 
 
 def pytest_configure() -> None:
