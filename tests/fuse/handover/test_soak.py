@@ -31,7 +31,7 @@ from relayfs_fuse import Channel
 from relayfs_fuse.counters import Counters
 from relayfs_fuse.fs.kinds.queues import KEPT_MAX
 
-THIRD_S, SAMPLE_S, UPGRADE_S = (600.0, 10.0, 60.0) if is_long() else (4.5, 0.5, 2.5)
+THIRD_S, SAMPLE_S, UPGRADE_S = (600.0, 10.0, 60.0) if is_long() else (4.5, 0.5, 4.0)
 LIFE_S = (0.3, 3.0 if is_long() else 1.2)  # of a server, in the first and the last third
 PAUSE_S = 0.02  # of each program, between two steps
 # Of stat(2) for a sample, if they take no longer than this; and of samples in a third, however busy the machine is.
