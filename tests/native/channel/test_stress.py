@@ -242,6 +242,7 @@ def overrun(both: list[Stress], n_records: int) -> Iterator[tuple[Stress, dict[s
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.one_mount
 def test_every_record_arrives_once_or_is_counted(mount: "Mount", scratch: Path, mode: str, scheme: str) -> None:
     with stresses(*makers(mount, scratch, mode, scheme)) as both:
         for stress, account in overrun(both, RECORDS):
@@ -251,6 +252,7 @@ def test_every_record_arrives_once_or_is_counted(mount: "Mount", scratch: Path, 
 
 @pytest.mark.parametrize("mode", [*MODES, *CALLBACKS])
 @pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.one_mount
 def test_reservations_through_a_mount(mount: "Mount", scratch: Path, mode: str, scheme: str) -> None:
     with stresses(*makers(mount, scratch, mode, scheme, reserves=True)) as both:
         for stress, account in overrun(both, RESERVED_RECORDS):
@@ -295,6 +297,7 @@ def test_a_killed_server_loses_nothing(mount: "Mount", scratch: Path, mode: str,
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.one_mount
 def test_killed_producers_cost_one_record_each_at_most(mount: "Mount", scratch: Path, mode: str, scheme: str) -> None:
     with stresses(*makers(mount, scratch, mode, scheme, killed=True)) as both:
         for _, stress in itertools.product(range(N_PRODUCERS), both):

@@ -107,6 +107,7 @@ def test_in_the_store_sanitized(
     ids="-".join,
 )
 @pytest.mark.parametrize("scheme", ["lockless", "locking"])
+@pytest.mark.one_mount
 def test_through_a_mount(mount: "Mount", scratch: Path, scheme: str, combination: tuple[str, str, str]) -> None:
     # The program looks for the file as soon as it has made the channel, and maps it through the mount.
     environment = {"RELAYFS": str(mount.path), "RELAYFS_STORE": str(mount.store)}
