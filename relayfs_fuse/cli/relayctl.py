@@ -55,24 +55,28 @@ COMMANDS = {
     "write": ("write", "write"),
 }
 
-# What `relayctl --help` and completions say of those whose help begins with more than a line of 80 columns holds.
+# What `relayctl --help` and completions say of each, in a line of 80 columns.
 SUMMARIES = {
     "cat": "Write what is unread to the standard output, and consume it.",
     "check": "Check whether what a store holds is sound; nothing is changed.",
     "counters": "Show counters, and by how much they grow.",
     "crashed": "List, show or remove crash cards of traced processes.",
+    "create": "Make the channel PATH, and the missing directories above it.",
     "disable": "Refuse writes to channels, and count them as lost.",
     "doctor": "Check the machine and the mounts, and say what to do.",
+    "enable": "Accept writes to channels again after `disable`.",
     "events": "List the events of running programs, traced or not.",
     "export": "Write events as text or JSON, or for Perfetto or Chrome.",
     "fleet": "Show machines that forward recordings, and what is behind.",
     "flush": "Begin new sub-buffers: readers of whole ones see all there is.",
     "forward": "Send a recording to a NATS server, also while it is recorded.",
+    "list": "List the channels, traces and counters.",
     "live": "Show traces to viewers of LTTng's live protocol.",
     "log": "Write TEXT, or each line that is read, to the channel `log`.",
     "receive": "Receive what `relayctl forward` sends, of all machines.",
     "record": "Record a trace or channel until it is removed, or until ^C.",
     "remove": "Remove channels, and directories that `create` has made.",
+    "reset": "Discard the unread data of channels, and set their counts to 0.",
     "resume": "Accept writes again to channels that their program suspended.",
     "run": "Run a program, and write each line it prints to a channel.",
     "serve": "Serve a page for browsers, and metrics for Prometheus.",
@@ -100,8 +104,13 @@ class Commands(click.Group):
             return None
         module, function = COMMANDS[cmd_name]
         command = cast("click.Command", getattr(import_module(f"relayfs_fuse.cli.{module}"), function))
-        command.short_help = SUMMARIES.get(cmd_name)
+        command.short_help = SUMMARIES[cmd_name]
         return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        """Write the list of commands, for which none of them is imported."""
+        with formatter.section("Commands"):
+            formatter.write_dl(list(SUMMARIES.items()))
 
     def resolve_command(  # noqa: D102
         self, ctx: click.Context, args: list[str]
