@@ -11,12 +11,15 @@ import signal
 import sys
 from difflib import get_close_matches
 from importlib import import_module
-from typing import NoReturn, cast
+from typing import TYPE_CHECKING, NoReturn, cast
 
 import click
 
 from relayfs_fuse import native
 from relayfs_fuse.errors import RelayError
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
 
 # In which module of relayfs_fuse.cli each command is, and the function's name.
 COMMANDS = {
@@ -111,6 +114,13 @@ class Commands(click.Group):
         """Write the list of commands, for which none of them is imported."""
         with formatter.section("Commands"):
             formatter.write_dl(list(SUMMARIES.items()))
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Propose commands, for which none of them is imported, and options."""
+        from click.shell_completion import CompletionItem  # noqa: PLC0415  # only a shell that completes needs it
+
+        names = [CompletionItem(name, help=says) for name, says in SUMMARIES.items() if name.startswith(incomplete)]
+        return [*names, *click.Command.shell_complete(self, ctx, incomplete)]
 
     def resolve_command(  # noqa: D102
         self, ctx: click.Context, args: list[str]
