@@ -34,10 +34,15 @@ static inline bool relay_ring_is_quick(const struct relay_ring *ring, uint64_t l
 	return length < ring->quick;
 }
 
-static inline bool relay_ring_has_room(const struct relay_ring *ring, uint64_t end)
+/* As relay_inline_ring_has_room(), also for mode overwrite, whose floor never decreases either. */
+static inline bool relay_ring_has_room(struct relay_ring *ring, uint64_t end)
 {
-	/* The ring is never quite full; see <relayfs/ring_layout.h>. */
-	return end - relay_ring_floor(ring) <= ring->mask;
+	/* Pairs as in relay_inline_ring_has_room(). The ring is never quite full; see <relayfs/ring_layout.h>. */
+	if (end - __atomic_load_n(&ring->floor, __ATOMIC_ACQUIRE) <= ring->mask)
+		return true;
+	uint64_t floor = relay_ring_floor(ring);
+	__atomic_store_n(&ring->floor, floor, __ATOMIC_RELEASE);
+	return end - floor <= ring->mask;
 }
 
 /* --- scheme lockless --- */

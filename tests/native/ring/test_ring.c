@@ -474,3 +474,24 @@ TEST(the_state_follows_who_consumes_by_the_kernels_format)
 	CHECK_EQ(kernel_next(&k, &data, &length), 1);
 	CHECK_EQ(data[0], 'c');
 }
+
+/* --- two handles --- */
+
+TEST(a_producer_finds_the_room_that_a_consumer_has_made_and_no_more)
+{
+	enum { RECORD_BYTES = 16, RECORDS = 4096 / RECORD_BYTES - 1 };
+	const char *path = make_ring_file(4096, 0);
+	AUTOPTR(relay_ring) writer = open_ring(path);
+	AUTOPTR(relay_ring) reader = open_ring(path);
+	uint64_t written = 0, consumed = 0, found;
+
+	for (int round = 0; round < 1000; round++) {
+		while (relay_ring_output(writer, &written, sizeof(written), RELAY_RING_WILL_RETRY) == 0)
+			written++;
+		CHECK_EQ(written - consumed, RECORDS);
+		for (int i = round % 7; i >= 0; i--, consumed++) {
+			CHECK_EQ(relay_ring_read(reader, &found, sizeof(found), NULL), sizeof(found));
+			CHECK_EQ(found, consumed);
+		}
+	}
+}

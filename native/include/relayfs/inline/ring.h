@@ -20,12 +20,13 @@ void *relay_rings_reserve_anyhow(struct relay_rings *rings, size_t length, uint6
 int relay_ring_commit_anyhow(void *record, uint64_t flags);
 int relay_ring_discard_anyhow(void *record, uint64_t flags);
 
-/* The first fields of struct relay_ring. They are constant. */
+/* The first fields of struct relay_ring. All but `floor` are constant. */
 #define RELAY_INLINE_RING_MEMBERS                                                                                        \
 	struct relay_ring_producer *producer;                                                                            \
 	struct relay_ring_consumer *consumer;                                                                            \
 	unsigned char *data;                                                                                             \
-	uint64_t mask; /* size - 1 */                                                                                    \
+	uint64_t mask;  /* size - 1 */                                                                                   \
+	uint64_t floor; /* all before it was consumed, or overwritten: see relay_inline_ring_has_room() */               \
 	uint32_t cpu;                                                                                                    \
 	/* at RELAY_INLINE_VERSION, in scheme rseq, mode no-overwrite and without `times`: the longest record          \
 	 * and 1; else 0. A ring that overwrites is full, so that it is always the slow path's. */ \
@@ -50,22 +51,37 @@ RELAY_INLINE bool relay_inline_ring_is_armed(const struct relay_ring_producer *p
 	return __builtin_expect(__atomic_load_n(&producer->flags, __ATOMIC_RELAXED) & RELAY_ARM_RECORD, 0);
 }
 
+/*
+ * True if a record that ends at `end` has room, in mode no-overwrite. The consumer position is loaded only if the one
+ * that was loaded last leaves no room: a consumer stores it for each record, and its cache line would come from the
+ * consumer's CPU each time. Positions never decrease.
+ */
+RELAY_INLINE bool relay_inline_ring_has_room(struct relay_inline_ring *ring, uint64_t end)
+{
+	/* Pairs with the release below, by another thread, which has loaded the position as this one would: the
+	 * consumer's loads of the data before this thread's stores to it. The ring is never quite full. */
+	if (__builtin_expect(end - __atomic_load_n(&ring->floor, __ATOMIC_ACQUIRE) <= ring->mask, 1))
+		return true;
+	/* Acquire: as relay_ring_consumed() in ring/ring.h. */
+	uint64_t consumed = __atomic_load_n(&ring->consumer->position, __ATOMIC_ACQUIRE);
+	__atomic_store_n(&ring->floor, consumed, __ATOMIC_RELEASE);
+	return end - consumed <= ring->mask;
+}
+
 /* Write a record, without a locked instruction or a fence, if there is room. Returns false: nothing was done. *pos: where it is. */
-RELAY_INLINE bool relay_inline_output_at(const struct relay_inline_ring *ring, const void *data, size_t length,
-                                         uint64_t *pos)
+RELAY_INLINE bool relay_inline_output_at(struct relay_inline_ring *ring, const void *data, size_t length, uint64_t *pos)
 {
 	if (__builtin_expect(length >= ring->n_quick[RELAY_INLINE_VERSION], 0))
 		return false;
-	/* Acquire, both: as relay_ring_produced() and relay_ring_consumed() in ring/ring.h. */
+	/* Acquire: as relay_ring_produced() in ring/ring.h. */
 	uint64_t at = __atomic_load_n(&ring->producer->position.first, __ATOMIC_ACQUIRE);
-	uint64_t consumed = __atomic_load_n(&ring->consumer->position, __ATOMIC_ACQUIRE);
 	struct relay_ring_put put;
 	put.expect = at;
 	put.next = at + relay_ring_total(length);
 	put.header = length | ((at & ring->mask) / RELAY_PAGE_BYTES + RELAY_RING_FIRST_PAGE) << 32;
 	put.to = ring->data + (at & ring->mask) + RELAY_RING_HEADER_BYTES;
 	*pos = at;
-	if (__builtin_expect(at % 8 || put.next - consumed > ring->mask, 0))
+	if (__builtin_expect(at % 8 || !relay_inline_ring_has_room(ring, put.next), 0))
 		return false;
 	RELAY_PUBLISHES(&ring->producer->position.first);
 	return relay_rseq_ring_record(ring->producer, &put, data, length, ring->cpu) == RELAY_RSEQ_DONE;
@@ -81,7 +97,7 @@ RELAY_INLINE bool relay_inline_may_output(const void *data, size_t length, uint6
 /* relay_ring_output(). That the functions that are not inlined are called last saves registers where this is not inlined. */
 RELAY_INLINE int relay_inline_output(struct relay_ring *ring, const void *data, size_t length, uint64_t flags)
 {
-	const struct relay_inline_ring *fast = (const struct relay_inline_ring *)(const void *)ring;
+	struct relay_inline_ring *fast = (struct relay_inline_ring *)(void *)ring;
 	uint64_t pos;
 	if (__builtin_expect(!fast || !relay_inline_may_output(data, length, flags) ||
 	                         !relay_inline_output_at(fast, data, length, &pos),
@@ -101,7 +117,7 @@ RELAY_INLINE struct relay_ring *relay_inline_ring_of_cpu(const struct relay_ring
 RELAY_INLINE int relay_inline_rings_output(struct relay_rings *rings, const void *data, size_t length, uint64_t flags)
 {
 	struct relay_ring *ring = relay_inline_ring_of_cpu(rings);
-	const struct relay_inline_ring *fast = (const struct relay_inline_ring *)(const void *)ring;
+	struct relay_inline_ring *fast = (struct relay_inline_ring *)(void *)ring;
 	uint64_t pos;
 	if (__builtin_expect(!fast || !relay_inline_may_output(data, length, flags) ||
 	                         !relay_inline_output_at(fast, data, length, &pos),
@@ -133,23 +149,22 @@ RELAY_INLINE void relay_inline_ring_free(struct relay_ring_claim *claim)
 
 /* Reserve `length` bytes at *pos with claim *number, which this thread keeps, without a locked instruction. It is possible if this
  * thread has also made the last reservation, and there is room. Returns false: nothing was done. */
-RELAY_INLINE bool relay_inline_ring_reserve_at(const struct relay_inline_ring *ring, size_t length, uint64_t *number,
+RELAY_INLINE bool relay_inline_ring_reserve_at(struct relay_inline_ring *ring, size_t length, uint64_t *number,
                                                uint64_t *pos)
 {
 	if (__builtin_expect(length >= ring->n_quick[RELAY_INLINE_VERSION], 0))
 		return false;
 	uint64_t kept = relay_inline_kept(&ring->table), name = (kept + 1) << RELAY_OWNER_SHIFT;
-	/* Acquire, all: as in reserve_rseq() in ring/reserve.c. */
+	/* Acquire, both: as in reserve_rseq() in ring/reserve.c. */
 	uint64_t at = __atomic_load_n(&ring->producer->position.first, __ATOMIC_ACQUIRE);
 	uint64_t last = __atomic_load_n(&ring->producer->last, __ATOMIC_ACQUIRE);
-	uint64_t consumed = __atomic_load_n(&ring->consumer->position, __ATOMIC_ACQUIRE);
 	struct relay_ring_put put;
 	put.expect = at;
 	put.next = at + relay_ring_total(length);
 	put.header = (length | RELAY_RING_BUSY) | ((at & ring->mask) / RELAY_PAGE_BYTES + RELAY_RING_FIRST_PAGE) << 32;
 	put.to = ring->data + (at & ring->mask) + RELAY_RING_HEADER_BYTES;
 	if (__builtin_expect(kept >= RELAY_N_CLAIMS || (last & ~RELAY_RECORDS_MASK) != name || at % 8 ||
-	                         put.next - consumed > ring->mask,
+	                         !relay_inline_ring_has_room(ring, put.next),
 	                     0))
 		return false;
 	struct relay_ring_claim *claim = (struct relay_ring_claim *)(void *)ring->table.claims + kept;
@@ -181,7 +196,7 @@ RELAY_INLINE void relay_inline_ring_note(struct relay_ring *ring, uint64_t numbe
 /* relay_ring_reserve(); NULL: nothing was done. */
 RELAY_INLINE void *relay_inline_ring_reserve(struct relay_ring *ring, size_t length, uint64_t flags)
 {
-	const struct relay_inline_ring *fast = (const struct relay_inline_ring *)(const void *)ring;
+	struct relay_inline_ring *fast = (struct relay_inline_ring *)(void *)ring;
 	uint64_t number, pos;
 	if (__builtin_expect(!fast || flags & ~(uint64_t)RELAY_RING_WILL_RETRY ||
 	                         !relay_inline_ring_reserve_at(fast, length, &number, &pos),

@@ -11,7 +11,7 @@
 #include <stdint.h>
 
 enum {
-	RELAY_INLINE_VERSION = 1, /* less than RELAY_INLINE_VERSIONS */
+	RELAY_INLINE_VERSION = 2, /* less than RELAY_INLINE_VERSIONS */
 	RELAY_INLINE_VERSIONS = 8
 };
 
