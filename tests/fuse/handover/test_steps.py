@@ -120,7 +120,8 @@ def struck(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Struck]:
     with tmpfs_directory() as above, serving(above / "store") as make, pytest.MonkeyPatch.context() as patch:
         patch.setenv("LD_PRELOAD", str(library))
         patch.setenv("STRIKE", str(file))
-        mount = make("counters=64", start=False, is_forked=False)
+        # Without a watchdog: a test stops the server until five threads sleep, for which a busy machine may need long.
+        mount = make("counters=64,watchdog=0", start=False, is_forked=False)
         mount.program = program
         mount.expect(DIED)
         mount.start()
