@@ -3,7 +3,7 @@
 import errno
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from trace_rules import with_rules
 
@@ -62,6 +62,7 @@ def test_a_disabled_pattern_has_no_condition() -> None:
         trace_control.parse("trace disable t a:b if x > 5")
 
 
+@settings(deadline=None)
 @given(st.text(alphabet='ab"\\~!()<>=&|0x.-e \t*?ä') | st.text())
 def test_any_text_is_understood_or_refused_within_it(text: str) -> None:
     try:

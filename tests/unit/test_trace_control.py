@@ -3,7 +3,7 @@
 import errno
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from trace_rules import with_rules
 
@@ -20,6 +20,7 @@ def test_other_lines_are_not_about_traces(line: str) -> None:
     assert trace_control.parse(line) is None
 
 
+@settings(deadline=None)
 @given(st.text())
 def test_any_line_is_understood_or_refused_within_it(text: str) -> None:
     line = f"trace {text}"
