@@ -6,11 +6,13 @@ import ctypes
 import os
 import signal
 import socket
+import time
 
 # On each of these signals a server unmounts and ends.
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 _PR_SET_PDEATHSIG = 1
+_LOOK_S = 0.002
 _libc = ctypes.CDLL(None)
 
 
@@ -33,6 +35,21 @@ def fork() -> tuple[int, socket.socket]:
     ours.close()
     signal.set_wakeup_fd(-1)
     return 0, its
+
+
+def wait(child: int, most_s: float) -> int | None:
+    """Wait so long until a child has ended; return its status, as waitpid(2) does. None: it has not ended.
+
+    A process that was killed goes on sleeping in a system call that waits for a disk or a file server.
+    """
+    deadline = time.monotonic() + most_s
+    while True:
+        ended, status = os.waitpid(child, os.WNOHANG)
+        if ended:
+            return status
+        if time.monotonic() >= deadline:
+            return None
+        time.sleep(_LOOK_S)
 
 
 def die_with_parent() -> None:

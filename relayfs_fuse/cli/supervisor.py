@@ -31,7 +31,7 @@ from collections import deque
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from relayfs_fuse.cli.child import SIGNALS, fork
+from relayfs_fuse.cli.child import SIGNALS, fork, wait
 from relayfs_fuse.cli.upgrades import Upgrades
 from relayfs_fuse.cli.watchdog import Watchdog
 from relayfs_fuse.fs import mounts, tap
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 DEATHS_MAX = 10
 LIVES_S = 1.0
 # How long the process of the last server may take to be gone.
-GONE_S, GONE_LOOK_S = 30.0, 0.002
+GONE_S = 30.0
 
 
 class Supervisor:
@@ -232,11 +232,8 @@ class Supervisor:
         """Wait until the process of the last server is gone; return its exit status. RuntimeError: it was stuck."""
         if self._handover.device >= 0:
             os.close(self._handover.device)
-        deadline, gone = time.monotonic() + GONE_S, (0, 0)
-        while not gone[0] and time.monotonic() < deadline:
-            gone = os.waitpid(server, os.WNOHANG)
-            time.sleep(0 if gone[0] else GONE_LOOK_S)
-        code = os.waitstatus_to_exitcode(gone[1]) if gone[0] else 1
+        status = wait(server, GONE_S)
+        code = 1 if status is None else os.waitstatus_to_exitcode(status)
         if code and self._is_ending:
             self._unmount()
             if self._stuck:

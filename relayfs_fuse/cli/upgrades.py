@@ -26,7 +26,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from relayfs_fuse import native
-from relayfs_fuse.cli.child import SIGNALS, fork
+from relayfs_fuse.cli.child import SIGNALS, fork, wait
 from relayfs_fuse.cli.program import execute, refusal
 from relayfs_fuse.cli.upgrade_socket import listen
 from relayfs_fuse.fs import tap
@@ -41,6 +41,8 @@ if TYPE_CHECKING:
 # What each step may take, in seconds: to tell the program, to check and load it, to finish what the old server does,
 # until the new one answers; and how long that one has to live until the supervisor follows it.
 REQUEST_S, LOAD_S, DRAIN_S, ANSWER_S, TRIAL_S = 10.0, 120.0, 5.0, 30.0, 2.0
+# How long a process that is given up may take to be gone; meanwhile the supervisor does nothing else.
+GONE_S = 5.0
 
 _NOTHING, _LOADS, _DRAINS, _TRIES = range(4)
 _CREDENTIALS = struct.Struct("@3i")
@@ -54,7 +56,7 @@ class Upgrades:
     program: the path of this program; empty: unknown
     inherited: what another version has left to this one
 
-    dead: processes that were killed, and are to be waited for when they are gone
+    dead: processes that were killed and have not ended
     """
 
     def __init__(self, handover: Handover, words: list[str], program: str, inherited: Mapping[str, Any] | None) -> None:
@@ -225,7 +227,8 @@ class Upgrades:
             self._connection = None
             with suppress(ProcessLookupError):
                 os.kill(self._candidate, signal.SIGKILL)
-            self.dead.add(self._candidate)  # it may wait for a file server that does not answer
+            if wait(self._candidate, GONE_S) is None:
+                self.dead.add(self._candidate)
         self._answer(outcome, reason=reason)
 
     def _answer(self, outcome: str, **more: Any) -> None:
