@@ -7,6 +7,7 @@ python3 docs/reliability_plot.py                                                
 from __future__ import annotations
 
 import csv
+from math import log
 from pathlib import Path
 from typing import NamedTuple
 
@@ -24,11 +25,18 @@ class Panel(NamedTuple):
     title: what it shows, with the unit
     lines: column and label of each line
     factor: of the numbers
+    low: where the scale begins, which is logarithmic then; 0: a linear one
     """
 
     title: str
     lines: tuple[tuple[str, str], ...]
     factor: float = 1.0
+    low: float = 0.0
+
+    def part(self, value: float, most: float) -> float:
+        """Return how far up a number is, from 0 to 1."""
+        value *= self.factor
+        return log(max(value, self.low) / self.low) / log(most / self.low) if self.low else value / most
 
 
 PANELS = (
@@ -37,9 +45,9 @@ PANELS = (
     ),
     Panel("Open descriptors", (("server_descriptors", "server"), ("supervisor_descriptors", "supervisor"))),
     Panel("Memory of the store and of the notes, MB", (("store_kb", "store"), ("notes_kb", "notes")), 1 / 1024),
-    Panel("stat(2) of control, us", (("stat_us", "shortest of many"), ("stat_median_us", "median"))),
-    Panel("stat(2) of control, as a multiple of that of an idle mount", (("stat_ratio", "shortest of many"),)),
-    Panel("Longest wait for an answer, ms", (("pause_ms", "since the sample before"),)),
+    Panel("stat(2) of control, ms", (("stat_us", "shortest of many"), ("stat_median_us", "median")), 1e-3, low=0.1),
+    Panel("stat(2) of control, as a multiple of that of an idle mount", (("stat_ratio", "shortest of many"),), low=1),
+    Panel("Longest wait for an answer, ms", (("pause_ms", "between two samples"),), low=10),
 )
 
 
@@ -70,12 +78,14 @@ def draw_panel(panel: Panel, samples: Samples, top: float) -> list[str]:
     for begin, until in deaths(samples):
         x, length = LEFT + wide * begin / end, wide * (until - begin) / end
         drawn.append(f'<rect x="{x:.1f}" y="{top}" width="{length:.1f}" height="{HEIGHT}" fill="#f3e9e2"/>')
-    for value, y in ((most, top), (0.0, bottom)):
+    most = max(most, 10 * panel.low)
+    for value, y in ((most, top), (panel.low, bottom)):
         drawn.append(f'<path d="M{LEFT} {y}h{wide}" stroke="#ccc"/>')
-        drawn.append(f'<text class="n" x="{LEFT - 6}" y="{y + 4}">{value:.3g}</text>')
+        text = f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+        drawn.append(f'<text class="n" x="{LEFT - 6}" y="{y + 4}">{text}</text>')
     for i, (column, label) in enumerate(panel.lines):
         points = " ".join(
-            f"{LEFT + wide * time / end:.1f},{bottom - HEIGHT * value * panel.factor / most:.1f}"
+            f"{LEFT + wide * time / end:.1f},{bottom - HEIGHT * panel.part(value, most):.1f}"
             for time, value in zip(times, samples[column], strict=True)
         )
         drawn.append(f'<polyline points="{points}" fill="none" stroke="{COLOURS[i]}" stroke-width="1.5"/>')
