@@ -294,7 +294,8 @@ def _sum(forwarders: list[Forwarder]) -> Sent:
 
 def _place(live: LiveSource | None) -> str | None:
     """Return the mount or store that is to have the counters; None: there is none."""
-    with suppress(RelayError):
+    # OSError: its server is just dying.
+    with suppress(RelayError, OSError):
         return live.place if live else find_root(None).place
     return None
 
