@@ -80,7 +80,7 @@ def test_whichever_call_a_recorder_is_killed_at_the_next_one_goes_on(store, run,
     while n_killed < (100 if IS_LONG else 10):
         assert program.write(N_FITTING) == 0
         n += N_FITTING
-        now = killed(store, out, first + n_killed % 50, 1 if IS_LONG else 9)
+        now = killed(store, out, first + n_killed % 20, 1 if IS_LONG else 9)
         assert now
         n_killed += now
         # What has become a packet is in order.
