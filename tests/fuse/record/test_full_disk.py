@@ -80,6 +80,21 @@ def test_a_full_disk_is_waited_for(store, run, small, check):
     assert "waits" not in said
 
 
+@pytest.mark.parametrize("check", ["none", "all"])
+def test_a_batch_that_is_written_directly_waits_for_room_too(store, run, small, check):
+    """Of what had room of it, nothing is there twice."""
+    out = small / "out"
+    app = run(store.create("t", subbuf_size=60 << 10, n_subbufs=64), "app")
+    assert app.write(55_000) == 0
+    with recording("t", "--store", store.path, "-o", out, "--check", check) as process:
+        assert waits(process).endswith(f"/out/{app.name}/cpu0: {WAITS}\n")
+        wait_tried_again(process)
+        (small / "somebody's").unlink()
+        finish(process)
+    seen = read(out)
+    assert (seen.events["app"], seen.lost) == (list(range(55_000)), 0)
+
+
 def test_it_ends_also_while_a_disk_is_full(store, run, small, out):
     """What is not written stays in the buffers, and is said."""
     program = run(store.create("t", subbuf_size=1 << 16), "app")
