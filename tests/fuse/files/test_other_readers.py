@@ -16,15 +16,17 @@ from traffic import append, lines, wait_asleep
 from relayfs_fuse import Channel
 
 HERE = Path(__file__).parent
-# Reads byte by byte for ever what it writes itself.
+# Reads byte by byte for ever what it writes itself, which takes no request.
 FOR_EVER = """
 import os, sys
-reader, writer = os.open(sys.argv[1], os.O_RDONLY), os.open(sys.argv[1], os.O_WRONLY)
-print(flush=True)
-while True:
-    os.write(writer, bytes(4096))
-    for _ in range(4096):
-        os.read(reader, 1)
+from relayfs_fuse import Channel
+with Channel(sys.argv[1]) as channel:
+    reader = os.open(sys.argv[1], os.O_RDONLY)
+    print(flush=True)
+    while True:
+        channel.write(bytes(4096))
+        for _ in range(4096):
+            os.read(reader, 1)
 """
 # Reads byte by byte from a descriptor that it has got.
 GO_ON = "import os\nwhile os.read(0, 1): pass"
@@ -52,7 +54,7 @@ def use(mount: Mount, n: int) -> None:
     mount.command("remove others")
 
 
-@pytest.mark.parametrize("n", [1, 4])
+@pytest.mark.parametrize("n", [1, 2])
 def test_others_do_not_wait_for_who_reads_for_ever(mount: Mount, n: int) -> None:
     """Each of the readers mostly has its next request there when its last one was answered."""
     paths = [mount.create(f"log{number}", "buffers=single subbuf_size=64K n_subbufs=4") for number in range(n)]
@@ -63,7 +65,7 @@ def test_others_do_not_wait_for_who_reads_for_ever(mount: Mount, n: int) -> None
         try:
             assert first.stdout is not None
             assert first.stdout.readline()
-            use(mount, 10)
+            use(mount, 3)
             for path in paths:
                 before = int(mount.shown(path.name, "read_bytes"))
                 wait_until(lambda: int(mount.shown(path.name, "read_bytes")) > before + 8192, "it reads on")  # noqa: B023
