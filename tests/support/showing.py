@@ -122,6 +122,7 @@ class Live:
 
     process: subprocess.Popen[str]
     url: str
+    said: str = ""
 
     @property
     def address(self) -> tuple[str, int]:
@@ -168,6 +169,18 @@ class Live:
     def connect(self) -> socket.socket:
         return socket.create_connection(self.address, DEADLINE_S)
 
+    def wait_said(self, text: str) -> None:
+        """Wait until it has said something."""
+        assert self.process.stderr is not None
+        descriptor = self.process.stderr.fileno()
+
+        def has_said() -> bool:
+            if select.select([descriptor], [], [], 0)[0]:
+                self.said += os.read(descriptor, 65536).decode()
+            return text in self.said
+
+        wait_until(has_said, lambda: f"{text}; said: {self.said}")
+
     def finish(self) -> str:
         """End it as a user does; return what it said."""
         self.process.send_signal(signal.SIGINT)
@@ -177,7 +190,7 @@ class Live:
         """Wait for its end; return what it said."""
         _, said = self.process.communicate(timeout=DEADLINE_S)
         assert self.process.returncode == 0, said
-        return said
+        return self.said + said
 
 
 @contextmanager
