@@ -50,6 +50,17 @@ def wait_until(condition: Callable[[], object], what: str | Callable[[], str], d
         time.sleep(min(max(waited / 10, 0.002), 0.02))
 
 
+def stop_process(process: int) -> None:
+    """Stop a process; wait until all its threads are stopped, as one that goes on for a moment may answer a request."""
+
+    def is_stopped() -> bool:
+        stats = [path.read_text() for path in Path(f"/proc/{process}/task").glob("*/stat")]
+        return all(text.rpartition(")")[2].split()[0] == "T" for text in stats)
+
+    os.kill(process, signal.SIGSTOP)
+    wait_until(is_stopped, f"process {process} is stopped")
+
+
 def wait_until_quick(measure_s: Callable[[], float], n: int, limit_s: float) -> None:
     """Wait until the median of n measurements is below a limit, which it never is if what is measured waits for a tick.
 

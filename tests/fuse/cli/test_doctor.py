@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 from click.testing import CliRunner
 from forking import RELAYCTL, run
-from mounts import DEADLINE_S, NO_MOUNTS, NOBODY, Mount, User
+from mounts import DEADLINE_S, NO_MOUNTS, NOBODY, Mount, User, stop_process
 
 from relayfs_fuse import native
 from relayfs_fuse.cli import mounted
@@ -71,7 +71,7 @@ def test_refused_commands_and_damaged_channels(mount: Mount) -> None:
 
 def test_servers_that_are_dead_or_stopped(mount: Mount, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mounted, "ANSWER_S", 0.1)
-    os.kill(mount.server, signal.SIGSTOP)
+    stop_process(mount.server)
     try:
         status, found = of_mount(mount)
     finally:

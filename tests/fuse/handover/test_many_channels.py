@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mounts import Mount, opened, wait_until
+from mounts import Mount, opened, stop_process, wait_until
 
 from relayfs_fuse import native
 from relayfs_fuse.fs.server import LOADED_FIRST
@@ -39,17 +39,10 @@ class Asking(threading.Thread):
         return "request_wait" in Path(f"/proc/self/task/{self.native_id}/wchan").read_text()
 
 
-def is_stopped(process: int) -> bool:
-    """Whether all its threads are; until then one may answer a request."""
-    stats = [path.read_text() for path in Path(f"/proc/{process}/task").glob("*/stat")]
-    return all(text.rpartition(")")[2].split()[0] == "T" for text in stats)
-
-
 def ask_next(mount: Mount, asked: dict[str, Callable[[], Any]]) -> dict[str, Any]:
     """Have the next server find these requests when it begins; return their results."""
     server = mount.server
-    os.kill(server, signal.SIGSTOP)
-    wait_until(lambda: is_stopped(server), "the server is stopped")
+    stop_process(server)
     asking = {name: Asking(ask) for name, ask in asked.items()}
     for name, one in asking.items():
         wait_until(one.waits, f"{name} waits")

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from build import PLAIN, compile_c
-from mounts import DEADLINE_S, Mount, opened, serving, tmpfs_directory, wait_until
+from mounts import DEADLINE_S, Mount, opened, serving, stop_process, tmpfs_directory, wait_until
 from traffic import append, lines, n_asleep
 
 HERE = Path(__file__).parent
@@ -138,7 +138,7 @@ def at(struck: Struck) -> Iterator[Callable[[str], None]]:
 @contextmanager
 def stopped(server: int) -> Iterator[None]:
     """Stop a server meanwhile."""
-    os.kill(server, signal.SIGSTOP)
+    stop_process(server)
     try:
         yield
     finally:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from mounts import DEADLINE_S, Mount
+from mounts import DEADLINE_S, Mount, stop_process
 from traffic import lines, wait_asleep
 
 # After a second, and not ten.
@@ -88,7 +88,7 @@ def test_without_the_watchdog_a_server_that_was_stopped_stays(make_mount: Callab
     expect(watched)
     path = other.create("log", "buffers=single")
     stays = other.server
-    os.kill(stays, signal.SIGSTOP)
+    stop_process(stays)
     waits = threading.Thread(target=path.write_bytes, args=[lines(1)])
     waits.start()
     for _ in range(2):
