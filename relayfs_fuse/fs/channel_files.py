@@ -74,22 +74,26 @@ class BufferFile(SubjectFile):
     the buffer, which is unmapped when its last open file is closed.
     """
 
+    _open_somewhere: weakref.ref[Stored[Any]] | None = None
+
     def __init__(self, name: str, stored: Stored[Any]) -> None:
         super().__init__(name)
         self._stored: Stored[Any] | None = stored
-        self._open_somewhere = weakref.ref(stored)
 
     @property
     def stored(self) -> Stored[Any]:
         """The buffer; OSError: ESTALE if the channel was removed and no file of the buffer is open."""
-        stored = self._stored or self._open_somewhere()
+        stored = self._stored
+        if stored is None and self._open_somewhere is not None:
+            stored = self._open_somewhere()
         if stored is None:
             raise failure(errno.ESTALE)
         return stored
 
     def let_go(self) -> None:
         """Keep only a weak reference to the buffer."""
-        self._stored = None
+        if self._stored is not None:
+            self._open_somewhere, self._stored = weakref.ref(self._stored), None
 
     def attributes(self, store: Store, pid: int) -> Attributes:
         """Return mode, owner and st_ctime of the mem file, and size and st_mtime of the buffer."""
@@ -134,7 +138,11 @@ class RelayFile(BufferFile):
         self.known: at_once.KnownFile | None = None
         super().__init__(name, stored)
         self.identity = stored.channel.inode
-        self.family = os.path.basename(stored.channel.path), stored.index + 1
+
+    @property
+    def family(self) -> tuple[str, int]:
+        """The channel's name, and the buffer's place."""
+        return os.path.basename(self.stored.channel.path), self.stored.index + 1
 
     @property
     def lookups(self) -> int:

@@ -49,13 +49,10 @@ class Node(ABC):
     view_of: if this is a view, the node that it shows and the user whom it is for; see Tree.view()
     has_views: whether each user is shown a view of it, with an inode of its own
     identity: a number that another file of the same name would not have; 0: what the store has at the path tells it
-    family: of a relay file, by which its channel tells the inode number: with `identity`, what that is made of instead
-        of the name; and a place, from 1 on
     """
 
     has_views = False
     identity = 0
-    family: tuple[str, int] | None = None
 
     def __init__(self, name: str = "") -> None:
         self.name = name
@@ -74,6 +71,14 @@ class Node(ABC):
             names.append(above.name)
             above = above.parent
         return "/".join(reversed(names))
+
+    @property
+    def family(self) -> tuple[str, int] | None:
+        """By what its channel tells the inode number of a relay file; None: it is another file.
+
+        That is what the number is made of, with `identity`, instead of the name; and a place, from 1 on.
+        """
+        return None
 
     @property
     def has_end(self) -> bool:

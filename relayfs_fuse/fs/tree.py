@@ -88,6 +88,8 @@ class Tree:
         self.attach(self.root, self.stats_root)
         self.unloaded = Unloaded(len, self.numbers_at)
         self.channels: dict[str, StoredChannel] = {}
+        # One object for all channels, since each `self._tell` is a new one.
+        self._told = self._tell
         self.damaged: dict[str, DamagedChannel] = {}
         self._views: dict[tuple[Node, int], Node] = {}
         # By directory, removed names that the kernel may still remember.
@@ -304,7 +306,7 @@ class Tree:
     def add_channel(self, channel: StoredChannel) -> None:
         """Add the files of a channel; the directory above must exist."""
         self.channels[channel.path] = channel
-        channel.changed = self._tell
+        channel.changed = self._told
         self._tell(channel.path)
         for stored in channel.buffers:
             parent, _, name = channel.relay_path(stored.index).rpartition("/")

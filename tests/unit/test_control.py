@@ -144,7 +144,7 @@ def described(path: str, type_of: str, asked: dict[str, int]) -> str:
     """Say what would make a channel again for which these options were given."""
     values = {key: asked.get(key, option.initial) for key, option in native_tables.OPTIONS[type_of].items()}
     fields = {native_tables.OPTIONS[type_of][key].field: value for key, value in values.items()}
-    return control.format_create(path, type_of, SimpleNamespace(**fields), values)
+    return f"create {path} {control.format_options(type_of, SimpleNamespace(**fields), values)}"
 
 
 @given(PATHS, OPTIONS)

@@ -424,8 +424,8 @@ def choose_geometry(
     )
 
 
-def format_create(path: str, type_of: str, stats: Fields, owner: Mapping[str, int]) -> str:
-    """Return the `create` command that would make this channel again.
+def format_options(type_of: str, stats: Fields, owner: Mapping[str, int]) -> str:
+    """Return the options of the `create` command that would make a channel again.
 
     owner: the values of perm, uid and gid
     """
@@ -433,7 +433,7 @@ def format_create(path: str, type_of: str, stats: Fields, owner: Mapping[str, in
     for key, option in OPTIONS[type_of].items():
         if option.field:
             words.append(_word(type_of, key, owner[key] if key in owner else getattr(stats, option.field)))
-    return f"create {path} " + " ".join(words)
+    return " ".join(words)
 
 
 @functools.lru_cache(maxsize=4096)

@@ -15,7 +15,6 @@ import time
 from abc import ABC, abstractmethod
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, TypeVar
 
 from relayfs_fuse import native
@@ -56,6 +55,8 @@ RECORD_MAX = BLOCK_SIZE - 4096
 SIZE_MAX = 2**63 - 1
 # How much of what is unread is copied at a time.
 SEARCHED_BYTES = 8 << 20
+# A time before all others, of which there is one object for all buffers.
+NEVER_S = -math.inf
 # A file up to so long is unmapped by the server's thread, a longer one by the unmapper's.
 QUICK_BYTES = 1 << 20
 
@@ -101,7 +102,7 @@ class Kind(Generic[Memory]):
     takes_log: bool
 
 
-@dataclass
+@dataclass(slots=True)
 class Backing:
     """A file of the store that programs map through the mount.
 
@@ -153,6 +154,7 @@ class Stored(ABC, Generic[Memory]):
     wakes_for_records = False
     rests_until: float | None = None
     _is_told: at_once.Flag | None = None
+    _shown_s = NEVER_S
 
     def __init__(self, channel: StoredChannel, index: int, buffer: Memory) -> None:
         self.channel = channel
@@ -163,7 +165,6 @@ class Stored(ABC, Generic[Memory]):
         self.n_users = 0
         self.was_used = True
         self.is_watched = False
-        self._shown_s = -math.inf
         self._memory: Memory | None = buffer
         # Mapped, too, but without a descriptor, if it is watched; only for the server's thread.
         self._bare: Memory | None = None
@@ -358,7 +359,7 @@ class Stored(ABC, Generic[Memory]):
             return BLOCK_SIZE
         return self.write_block
 
-    @cached_property
+    @property
     def write_block(self) -> int:
         """st_blksize for those who do not read."""
         # The kernel rounds st_blksize to a power of two.

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import errno
+import functools
 import logging
 import os
 import re
 import stat
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from relayfs_fuse import native
 from relayfs_fuse.errors import StoreError
-from relayfs_fuse.fs.commands.control import format_create
+from relayfs_fuse.fs.commands.control import format_options
 from relayfs_fuse.fs.commands.jobs import for_each
 from relayfs_fuse.fs.kinds.relay import RELAY
 from relayfs_fuse.fs.kinds.ring import RING
@@ -36,6 +37,17 @@ _REASONS = {
     errno.EBADMSG: "it is truncated, damaged or no relay buffer or ring at all",
     errno.ELOOP: "it is a symbolic link",
 }
+
+
+class _Created(NamedTuple):
+    """Mode and owner of a channel's files, and the options that create_line() has made of them and `stats`."""
+
+    owner: tuple[int, int, int]
+    options: str
+
+
+# Most channels have the same mode, owner and options: they share them.
+_created = functools.lru_cache(maxsize=1024)(_Created)
 
 
 class BadMemoryError(StoreError):
@@ -75,8 +87,8 @@ class StoredChannel:
         self.maker = 0
         self.damage = ""
         self.changed: Callable[[str], object] = len
-        # The last result of create_line(), and the mode and owner it was made for.
-        self._created: tuple[dict[str, int], str] | None = None
+        # Of the last result of create_line().
+        self._created: _Created | None = None
         self.buffers: Sequence[Stored[Any]] = []
         self.kind, mapped = map_files(directory)
         self.stats: Fields = mapped[0].stats()
@@ -115,10 +127,11 @@ class StoredChannel:
     def create_line(self) -> str:
         """Return the `create` command that would make this channel again."""
         status = self.buffers[0].status()
-        owner = {"perm": stat.S_IMODE(status.st_mode), "uid": status.st_uid, "gid": status.st_gid}
-        if self._created is None or self._created[0] != owner:
-            self._created = owner, format_create(self.path, self.kind.name, self.stats, owner)
-        return self._created[1]
+        owner = stat.S_IMODE(status.st_mode), status.st_uid, status.st_gid
+        if self._created is None or self._created.owner != owner:
+            named = dict(zip(("perm", "uid", "gid"), owner, strict=True))
+            self._created = _created(owner, format_options(self.kind.name, self.stats, named))
+        return f"create {self.path} {self._created.options}"
 
     def note_damage(self, damage: str) -> None:
         """Mark it as damaged, and log that once."""

@@ -65,7 +65,7 @@ class BufferHandle(RelayHandle):
         if self._lane is not None:
             self._lane.close()
         await super().close(acts)
-        self.stored.mappable.discard(self.number)
+        self.stored.mappable -= {self.number}
         if self.reads:
             self.stored.readers.remove(self)
 
@@ -147,7 +147,7 @@ class SeekableHandle(BufferHandle):
         self.place = Place(self.number, KEPT_MAX, self._consumed)
         self.place.restore(acts.notes)
         if self.stored.channel.stats.read == native.READ_WAIT:
-            self.stored.mappable.add(self.number)
+            self.stored.mappable |= {self.number}
 
     # ---------------------------------------------------------------- offsets and kept data
 

@@ -7,13 +7,12 @@ whole records without the heads that are before them in memory (records.py).
 
 from __future__ import annotations
 
-import math
 import time
 from typing import TYPE_CHECKING
 
 from relayfs_fuse import native
 from relayfs_fuse.fs.commands.control import choose_geometry
-from relayfs_fuse.fs.kinds.base import GONE, READABLE, WRITABLE, Kind, Plan, Stored
+from relayfs_fuse.fs.kinds.base import GONE, NEVER_S, READABLE, WRITABLE, Kind, Plan, Stored
 from relayfs_fuse.fs.kinds.queues import BufferHandle, SeekableHandle, StreamHandle
 from relayfs_fuse.fs.kinds.records import RecordHandle, StoredRecords
 
@@ -32,17 +31,18 @@ SETTLE_S = 0.1
 class StoredBuffer(Stored[native.Buffer]):
     """A relay buffer of a channel.
 
-    mappable: with read=wait, the numbers of the open relay files that can be mapped
+    mappable: with read=wait, the numbers of the open relay files that can be mapped; the same object while it is empty
     last_stream: when a relay file was last opened as a stream, which cannot be mapped (time.monotonic())
     """
 
     readers: list[BufferHandle]
     written_field = "bytes"
+    mappable: frozenset[int] = frozenset()
+    last_stream = NEVER_S
+    rests_until = NEVER_S
 
     def __init__(self, channel: StoredChannel, index: int, buffer: native.Buffer) -> None:
         super().__init__(channel, index, buffer)
-        self.mappable: set[int] = set()
-        self.last_stream = self.rests_until = -math.inf
         self.wakes_for_records = channel.stats.delivery != native.DELIVERY_BULK
 
     def _size(self, stats: Fields, pid: int) -> int:
@@ -87,12 +87,12 @@ class StoredBuffer(Stored[native.Buffer]):
             self.last_stream = time.monotonic()
             opening.as_stream = True
             return 0.0
-        self.mappable.add(opening.number)
+        self.mappable |= {opening.number}
         return self.last_stream + SETTLE_S - time.monotonic()
 
     def abandon(self, opening: Opening) -> None:
         """Undo prepare(), because the open has failed."""
-        self.mappable.discard(opening.number)
+        self.mappable -= {opening.number}
 
     def open(self, opening: Opening) -> BufferHandle:
         """Open the relay file; OSError: EBADMSG."""
