@@ -1,10 +1,11 @@
-"""Measure what requests, ticks and commands of the server cost with 10, 1,000 and 10,000 channels.
+"""Measure what requests, ticks and commands of the server cost with 10 and with 10,000 channels.
 
     ./dev bench scale [CHANNELS ...]
 
-One number is compared with 10. Each channel has two buffers of 28 KiB, so 10,000 take 560 MB of /dev/shm. They are in
-directories of 100 below `load`, so that a directory has as many names whatever the number of channels. Promises are
-ratios of the largest number to the smallest, in the same run. The status is 1 if one is missed.
+It takes three to four minutes, and says which part it has measured. One number is compared with 10. Each channel has
+two buffers of 28 KiB, so 10,000 take 560 MB of /dev/shm. They are in directories of 100 below `load`, so that a
+directory has as many names whatever the number of channels. Promises are ratios of the largest number to the smallest,
+in the same run. The status is 1 if one is missed.
 """
 
 import os
@@ -14,21 +15,23 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from polling import AllPoller, Poller, add_wakes, percentile
 from support import TMPFS, Limit, Mount, Samples, compiled, judge, server_of
 
-COUNTS = (10, 1_000, 10_000)
+COUNTS = (10, 10_000)
 BUFFERS = 2
 OPTIONS = "subbuf_size=4096 n_subbufs=1 delivery=packet"
 IN_DIRECTORY = 100
 # Lines of one write(2) to control.
 LINES = 100
-TIMED = 50
+# How often a request is made, in so many turns.
+TIMED, TURNS = 50, 10
 LISTED = 400
 IDLE_S = 5.0
 # A server that adds counters does so each second.
@@ -61,7 +64,7 @@ class Server:
         return total / 1e9
 
     def resident_mb(self) -> float:
-        """Return the memory that is the server's own, without the store's files, in MB."""
+        """Return the memory of the server without the store's files, in MB, with what it shares with its supervisor."""
         fields = dict(line.split(":", 1) for line in Path(f"/proc/{self.pid}/status").read_text().splitlines())
         return int(fields["RssAnon"].split()[0]) / 1024
 
@@ -115,20 +118,35 @@ def list_files(path: Path) -> None:
     subprocess.run(["ls", "-la", path], check=True, stdout=subprocess.DEVNULL)
 
 
-def add_requests(samples: Samples, server: Server, n: int) -> None:
-    """Measure single requests."""
-    mount = server.mount
+def add_by_turns(samples: Samples, what: str, acts: Mapping[int, Callable[[], object]]) -> None:
+    """Measure requests by turns, as a machine is not as busy from one moment to the next, by number of channels."""
+    took: dict[int, list[float]] = {n: [] for n in acts}
+    for _ in range(TURNS):
+        for n, act in acts.items():
+            took[n] += times(act, TIMED // TURNS)
+    for n, all_took in took.items():
+        samples.add(f"{what} {n}", percentile(sorted(all_took), 50))
 
-    def create_and_note() -> list[float]:
-        numbers = iter(range(TIMED))
-        return times(lambda: mount.command(f"create extra/c{next(numbers)} {OPTIONS}"))
 
-    samples.add(f"create {n}", percentile(create_and_note(), 50))
-    numbers = iter(range(TIMED))
-    samples.add(f"remove {n}", percentile(times(lambda: mount.command(f"remove extra/c{next(numbers)}")), 50))
-    samples.add(f"stat control {n}", percentile(times(lambda: os.stat(mount.path / "control")), 50))
-    samples.add(f"cat control {n}", percentile(times((mount.path / "control").read_bytes, 5), 50))
-    samples.add(f"ls MNT {n}", percentile(times(lambda: os.listdir(mount.path)), 50))
+def add_requests(samples: Samples, server: Server, n: int, few: int) -> None:
+    """Measure single requests, next to those to another mount, of `few` channels."""
+    if n == few:
+        return
+    with other_mount(few) as other:
+        wait_until_idle(other.mount)
+        mounts = {few: other.mount, n: server.mount}
+
+        def command(line: str, mount: Mount) -> Callable[[], None]:
+            numbers = iter(range(TIMED))
+            return lambda: mount.command(line.format(next(numbers)))
+
+        for what, line in (("create", f"create extra/c{{}} {OPTIONS}"), ("remove", "remove extra/c{}")):
+            add_by_turns(samples, what, {one: command(line, mount) for one, mount in mounts.items()})
+        acts = {"stat control": lambda path: os.stat(path / "control"), "ls MNT": os.listdir}
+        for what, act in acts.items():
+            add_by_turns(samples, what, {one: partial(act, mount.path) for one, mount in mounts.items()})
+        for one, mount in mounts.items():
+            samples.add(f"cat control {one}", percentile(times((mount.path / "control").read_bytes, 5), 50))
 
 
 def add_listing(samples: Samples, server: Server, n: int) -> None:
@@ -207,9 +225,12 @@ def add_tree(samples: Samples, server: Server, listing: Path, n: int) -> None:
 def add_idle(samples: Samples, server: Server, n: int, what: str = "") -> None:
     """Measure what the server takes while nobody asks for anything.
 
-    what: what programs do meanwhile
+    what: what programs do meanwhile, after add_idle() without that
     """
-    wait_until_idle(server.mount)
+    if what:
+        time.sleep(SETTLES_S)
+    else:
+        wait_until_idle(server.mount)
     before_s = server.cpu_s()
     time.sleep(IDLE_S)
     samples.add(f"idle CPU %{what} {n}", (server.cpu_s() - before_s) / IDLE_S * 100)
@@ -223,7 +244,8 @@ def add_polled(samples: Samples, server: Server, n: int, few: int) -> None:
 
     few: with how many channels this is compared, in another mount
     """
-    with ExitStack() as stack, other_mount(few) as other:
+    # The pollers are closed first: the other server ends when nobody has a file of it open.
+    with other_mount(few) as other, ExitStack() as stack:
         many = stack.enter_context(closing(AllPoller(server.mount, names(n), server.cpu_s)))
         many.poll(0, POLLED)
         add_idle(samples, server, n, f" {POLLED} polled")
@@ -332,24 +354,36 @@ def other_mount(n: int) -> Iterator[Server]:
 
 def measure_one(samples: Samples, program: Path, listing: Path, n: int, few: int) -> None:
     """Measure everything with a number of channels; few: the least number."""
+    began_s = time.monotonic()
+
+    def say(part: str) -> None:
+        print(f"{n:,} channels, {time.monotonic() - began_s:.0f} s: {part}", file=sys.stderr, flush=True)
+
     with new_mount() as mount:
         server = start(mount)
         try:
             begun = time.perf_counter()
             fill(mount, n)
             samples.add(f"create in batches {n}", 1000 * (time.perf_counter() - begun) / n)
-            add_requests(samples, server, n)
-            add_listing(samples, server, n)
-            add_idle(samples, server, n)
             server.end()
+            say("made")
             begun = time.perf_counter()
             server = start(mount)
             samples.add(f"start {n}", 1000 * (time.perf_counter() - begun))
             add_idle(samples, server, n)
-            add_polled(samples, server, n, few)
-            server = add_pause(samples, mount, n)
+            say("started, and idle")
+            add_requests(samples, server, n, few)
+            add_listing(samples, server, n)
+            say("requests")
             add_tree(samples, server, listing, n)
+            samples.add(f"memory, listed MB {n}", server.resident_mb())
+            say("listed")
+            add_polled(samples, server, n, few)
+            say("polled")
+            server = add_pause(samples, mount, n)
+            say("killed, and gone on")
             add_killed(samples, server, program, n)
+            say("producers killed")
         finally:
             server.end()
 
@@ -409,6 +443,7 @@ def main() -> int:
         Limit(f"idle while {POLLED} files are polled, % of a CPU", f"idle CPU % {POLLED} polled {many}", most=1.0),
         Limit(f"idle while {many:,} files are polled, % of a CPU", f"idle CPU % all polled {many}", most=1.0),
         Limit(f"memory with {many:,} channels, MB", f"memory MB {many}", most=100.0),
+        Limit("when all files were listed, MB", f"memory, listed MB {many}", most=100.0),
         Limit(f"descriptors: {many:,} channels, times {few:,}", f"descriptors {many}", f"descriptors {few}", most=1.5),
         Limit(f"start with {many:,} channels, ms", f"start {many}", most=1000.0),
         Limit(f"pause at a death with {many:,} channels, ms", f"pause {many}", most=500.0),
