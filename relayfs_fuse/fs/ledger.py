@@ -13,6 +13,7 @@ Files are charged before they are made (`claim`), so that two commands at the sa
 from __future__ import annotations
 
 import errno
+import functools
 import os
 import resource
 import sys
@@ -46,6 +47,10 @@ class Charge(NamedTuple):
     uid: int
     n_bytes: int
     counts: bool = False
+
+
+# Most files of channels have the same owner and size: they share their charge.
+shared_charge = functools.lru_cache(maxsize=1024)(Charge)
 
 
 @dataclass(frozen=True)

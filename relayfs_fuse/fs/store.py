@@ -28,7 +28,6 @@ them. The modes of a channel's mem files say who may use the channel.
 from __future__ import annotations
 
 import errno
-import functools
 import logging
 import math
 import os
@@ -49,7 +48,7 @@ from relayfs_fuse.fs.kinds.channel import KINDS, BadMemoryError, StoredChannel, 
 from relayfs_fuse.fs.kinds.damaged import DamagedChannel
 from relayfs_fuse.fs.kinds.mapped import mapped
 from relayfs_fuse.fs.kinds.unmapper import unmapper
-from relayfs_fuse.fs.ledger import Charge, Ledger, Limits, memory_available
+from relayfs_fuse.fs.ledger import Charge, Ledger, Limits, memory_available, shared_charge
 from relayfs_fuse.fs.own_path import stranger_above
 from relayfs_fuse.fs.protection import REMOVED, Protection, delete, delete_removed, delete_when_closed
 from relayfs_fuse.fs.store_lock import LOCK_NAME, SOCKET_NAME, StoreLock
@@ -66,8 +65,6 @@ log = logging.getLogger(__name__)
 FRESH_S = 0.5
 # How many channels' files a survey looks at: a command makes them, and they hardly ever change.
 RECHARGED_MAX = 128
-# Most files of channels have the same owner and size: they share their charge.
-_charge = functools.lru_cache(maxsize=1024)(Charge)
 # How long make_room() waits for memory that is being unmapped.
 FREEING_S = 2.0
 # st_nlink of a directory in which there is no other one, and st_size of one of tmpfs in which there is nothing.
@@ -482,7 +479,7 @@ def _charges_of(channel: StoredChannel | DamagedChannel) -> dict[int, Charge]:
     for stored in channel.buffers:
         with suppress(FileNotFoundError):  # it was removed, and nobody has it open
             statuses.append(stored.status())
-    return {status.st_ino: _charge(status.st_uid, status.st_blocks * 512, counts=True) for status in statuses}
+    return {status.st_ino: shared_charge(status.st_uid, status.st_blocks * 512, counts=True) for status in statuses}
 
 
 def _charges_in(directory: str, names: Iterable[str], of_users: bool) -> Iterator[tuple[int, Charge]]:
