@@ -129,7 +129,7 @@ def add_by_turns(samples: Samples, what: str, acts: Mapping[int, Callable[[], ob
 
 
 def add_requests(samples: Samples, server: Server, n: int, few: int) -> None:
-    """Measure single requests, next to those to another mount, of `few` channels."""
+    """Measure single requests and listings, next to those in another mount, of `few` channels."""
     if n == few:
         return
     with other_mount(few) as other:
@@ -147,17 +147,24 @@ def add_requests(samples: Samples, server: Server, n: int, few: int) -> None:
             add_by_turns(samples, what, {one: partial(act, mount.path) for one, mount in mounts.items()})
         for one, mount in mounts.items():
             samples.add(f"cat control {one}", percentile(times((mount.path / "control").read_bytes, 5), 50))
+        add_listing(samples, {few: other, n: server})
 
 
-def add_listing(samples: Samples, server: Server, n: int) -> None:
-    """Measure `ls -la` of a directory of LISTED relay files."""
-    mount = server.mount
-    mount.command("\n".join(f"create listed/c{number} {OPTIONS}" for number in range(LISTED // BUFFERS)))
-    before_s = server.cpu_s()
-    took = times(lambda: list_files(mount.path / "listed"), 3)
-    samples.add(f"ls -la {LISTED} files {n}", took[0])
-    samples.add(f"ls -la server us/file {n}", (server.cpu_s() - before_s) / 3 / LISTED * 1e6)
-    mount.command("\n".join(f"remove listed/c{number}" for number in range(LISTED // BUFFERS)))
+def add_listing(samples: Samples, servers: Mapping[int, Server]) -> None:
+    """Measure `ls -la` of a directory of LISTED relay files, by turns, by number of channels."""
+    took: dict[int, list[float]] = {n: [] for n in servers}
+    used_s = dict.fromkeys(servers, 0.0)
+    for server in servers.values():
+        server.mount.command("\n".join(f"create listed/c{number} {OPTIONS}" for number in range(LISTED // BUFFERS)))
+    for _ in range(TURNS):
+        for n, server in servers.items():
+            before_s = server.cpu_s()
+            took[n] += times(partial(list_files, server.mount.path / "listed"), 1)
+            used_s[n] += server.cpu_s() - before_s
+    for n, server in servers.items():
+        samples.add(f"ls -la {LISTED} files {n}", min(took[n]))
+        samples.add(f"ls -la server us/file {n}", used_s[n] / TURNS / LISTED * 1e6)
+        server.mount.command("\n".join(f"remove listed/c{number}" for number in range(LISTED // BUFFERS)))
 
 
 def cpu_of_children_s() -> float:
@@ -373,7 +380,6 @@ def measure_one(samples: Samples, program: Path, listing: Path, n: int, few: int
             add_idle(samples, server, n)
             say("started, and idle")
             add_requests(samples, server, n, few)
-            add_listing(samples, server, n)
             say("requests")
             add_tree(samples, server, listing, n)
             samples.add(f"memory, listed MB {n}", server.resident_mb())
