@@ -45,8 +45,8 @@ _Signature = tuple[int, int, int]
 
 
 def _signature(path: str) -> _Signature | None:
-    """Return what changes with a file; None: there is none."""
-    with suppress(FileNotFoundError, NotADirectoryError):
+    """Return what changes with a file; None: there is none that can be read."""
+    with suppress(OSError):
         status = os.stat(path)
         return status.st_ino, status.st_size, status.st_mtime_ns
     return None
@@ -208,25 +208,31 @@ class Growing(Closing):
         """Find new recordings, parts and files, and what was removed."""
         new: list[_New] = []
         there: set[str] = set()
-        try:
-            for directory in self._directories:
-                for place in recordings_in(directory):
-                    there.update(self._scan_recording(place, new))
-            for path in self.followed.keys() - there:
-                self.followed[path].has_left = True
-        except FileNotFoundError:
-            pass  # a directory was removed meanwhile; the next scan goes on
-        except OSError as error:
-            self._say_once(str(error.filename), f"{error.filename}: {reason(error)}")
+        unread: list[str] = []
+
+        def fail(error: OSError) -> None:
+            """Go on with other directories; what is in this one was not removed."""
+            path = os.path.abspath(error.filename)
+            # Others may remove a directory meanwhile, but not what the user has named.
+            if not isinstance(error, (FileNotFoundError, NotADirectoryError)) or path in tops:
+                unread.append(os.path.join(path, ""))
+                self._say_about(path, error)
+
+        tops = set(map(os.path.abspath, self._directories))
+        for directory in self._directories:
+            for place in recordings_in(directory, fail):
+                there.update(self._scan_recording(place, new, fail))
+        for path in self.followed.keys() - there:
+            self.followed[path].has_left = not os.path.join(os.path.abspath(path), "").startswith(tuple(unread))
         for one in sorted(new, key=lambda one: one.part.changed_ns, reverse=True):
             self._clocks.setdefault(self._clock_key(one), one.part.clock)
         for one in new:
             self._follow(one)
         self._forget_removed()
 
-    def _scan_recording(self, place: Place, new: list[_New]) -> Iterator[str]:
+    def _scan_recording(self, place: Place, new: list[_New], fail: Callable[[OSError], None]) -> Iterator[str]:
         """Yield the directories of its parts; those that are not followed yet are added to `new`."""
-        for path, names in part_places(place.path):
+        for path, names in part_places(place.path, fail):
             yield path
             followed = self.followed.get(path)
             if followed:
@@ -234,18 +240,20 @@ class Growing(Closing):
                 continue
             metadata = _signature(os.path.join(path, METADATA))
             try:
-                part = self._reader.part(path, names)
-            except FileNotFoundError:
-                continue
+                part = self._reader.part(path, [name for name in names if not stream_of(plain_name(name))])
             except (RelayError, OSError) as error:
-                self._say_once(path, f"{reason(error) if isinstance(error, OSError) else error}; it is not shown")
+                self._say_about(path, error)
                 continue
             if part:
                 new.append(_New(place, part, metadata, names))
         recording = self._recordings[place.path]
         clocks = _signature(os.path.join(place.path, clock_pairs.FILE))
         if clocks != recording.clocks:
-            recording.clocks, recording.pairs = clocks, pairs_in(place.path)
+            recording.clocks = clocks
+            try:
+                recording.pairs = pairs_in(place.path)
+            except (RelayError, OSError) as error:
+                self._say_about(os.path.join(place.path, clock_pairs.FILE), error)
             self._map_clocks(recording)
 
     def _clock_key(self, one: _New) -> object:
@@ -278,9 +286,15 @@ class Growing(Closing):
     def _add_files(self, path: str, followed: Followed, names: Sequence[str]) -> None:
         """Add files that have appeared since the part was found."""
         new = [name for name in names if stream_of(plain_name(name)) and plain_name(name) not in followed.names]
-        for cpu, paths in self._reader.streams(path, self._in_order(path, followed, new)).items():
-            for number in followed.numbers:
-                self.merged.add_files(number, cpu, paths, follows=True)
+        for name in self._in_order(path, followed, new):
+            try:
+                for cpu, paths in self._reader.streams(path, [name]).items():
+                    for number in followed.numbers:
+                        self.merged.add_files(number, cpu, paths, follows=True)
+            except FileNotFoundError:
+                followed.names.discard(plain_name(name))  # it was removed, or is being compressed: the next scan sees
+            except (RelayError, OSError) as error:
+                self._say_about(os.path.join(path, name), error)
 
     def _in_order(self, path: str, followed: Followed, new: Sequence[str]) -> list[str]:
         """Return those of the new files behind which none of an earlier number may appear, and note them.
@@ -332,7 +346,7 @@ class Growing(Closing):
         try:
             part = self._reader.part(path, [METADATA])
         except (RelayError, OSError) as error:
-            self._say_once(path, f"{path}: {reason(error) if isinstance(error, OSError) else error}")
+            self._say_about(os.path.join(path, METADATA), error)
             return
         if part is None:
             return
@@ -362,6 +376,12 @@ class Growing(Closing):
         )
         process = MergedProcess(part.origin.trace, 0, identity, (), (NS, 0, 0), (), host=host)
         self.merged.add_lost(self.merged.add_process(process), unbuffered_losses(part.origin.real, new))
+
+    def _say_about(self, path: str, error: RelayError | OSError) -> None:
+        """Say that something is not shown, unless it was removed meanwhile."""
+        if not isinstance(error, FileNotFoundError):
+            why = f"{path}: {reason(error)}" if isinstance(error, OSError) else error
+            self._say_once(path, f"{why}; it is not shown")
 
     def _say_once(self, about: str, line: str) -> None:
         if about not in self._said:

@@ -25,7 +25,8 @@ _LINE = re.compile(
     rb"(?<![^\n\0])real=%b mono=%b ticks=(\d{1,20}) width=%b(?: maxerror=%b esterror=%b status=(%b|%b))?\n"
     % (_NUMBER, _NUMBER, _NUMBER, _NUMBER, _NUMBER, _SYNCHRONISED, _UNSYNCHRONISED)
 )
-_TIME_MAX = 1 << 63
+# No clock shows as much, ns.
+TIME_MAX = 1 << 63
 # No file is longer: no line that matches has more bytes.
 FILE_BYTES = PAIRS_MAX * 256
 
@@ -78,6 +79,6 @@ def unpack(data: bytes) -> list[Pair]:
     for line in _LINE.finditer(data):
         real, mono, ticks, width = map(int, line.groups()[:4])
         errors = (int(line[5]), int(line[6]), line[7] == _SYNCHRONISED) if line[5] else ()
-        if max(real, mono, width) < _TIME_MAX and (not found or mono > found[-1].mono) and len(found) < PAIRS_MAX:
+        if max(real, mono, width) < TIME_MAX and (not found or mono > found[-1].mono) and len(found) < PAIRS_MAX:
             found.append(Pair(real, mono, ticks, width, *errors))
     return found

@@ -8,12 +8,12 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from relayfs_fuse.tracefiles import clock_pairs
-from relayfs_fuse.tracefiles.recorded import NoTraceError, Recording, walk
+from relayfs_fuse.tracefiles.recorded import NoTraceError, Recording, open_regular, walk
 from relayfs_fuse.tracefiles.streams import MARK, RECEIVED
 from relayfs_fuse.tracefiles.time_line import HostClock, stretches_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from relayfs_fuse.tracefiles.recorded import Part
 
@@ -98,16 +98,19 @@ def is_received(directory: str) -> bool:
 
 def pairs_in(directory: str) -> list[clock_pairs.Pair]:
     """Return what the clocks of a recording's machine showed."""
-    with suppress(FileNotFoundError), open(os.path.join(directory, clock_pairs.FILE), "rb") as file:
+    with suppress(FileNotFoundError), open_regular(os.path.join(directory, clock_pairs.FILE)) as file:
         return clock_pairs.unpack(file.read(clock_pairs.FILE_BYTES))
     return []
 
 
-def recordings_in(directory: str) -> Iterator[Place]:
-    """Find recordings in a directory; if none has a mark, as a snapshot, it is the directory itself."""
+def recordings_in(directory: str, *fail: Callable[[OSError], None]) -> Iterator[Place]:
+    """Find recordings in a directory; if none has a mark, as a snapshot, it is the directory itself.
+
+    fail: as for walk()
+    """
     n = 0
     top = os.path.abspath(directory)
-    for path, directories, names in walk(top):
+    for path, directories, names in walk(top, *fail):
         if MARK in names:
             n += 1
             directories[:] = []

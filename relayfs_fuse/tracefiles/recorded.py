@@ -21,12 +21,13 @@ import zstandard
 
 from relayfs_fuse.errors import RelayError
 from relayfs_fuse.tracefiles import ctf, thread_names
+from relayfs_fuse.tracefiles.clock_pairs import TIME_MAX
 from relayfs_fuse.tracefiles.ctf import Origin
 from relayfs_fuse.tracefiles.losses import told
 from relayfs_fuse.tracefiles.streams import COMPRESSED, METADATA, stream_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from relayfs_fuse.native.merge import Stretch
     from relayfs_fuse.tracefiles.ctf import Declaration
@@ -126,12 +127,15 @@ def read_metadata(path: str, text: bytes) -> Part:
     clock = _CLOCK.search(text)
     if not clock or not int(clock[1]):
         raise ValueError("it tells of no clock")
+    found = Clock(*map(int, clock.groups()))
+    if max(origin.real, found.time_at(origin.mono if origin.clock == "mono" else origin.ticks)) >= TIME_MAX:
+        raise ValueError("its clock shows a time that no clock has")
     context = _CONTEXT.search(text)
     names = re.findall(r" _(\w+);", context[1].decode("ascii")) if context else []
     declarations = tuple(ctf.declarations(text))
     hostname = _HOSTNAME.search(text)
     return Part(
-        path, origin, Clock(*map(int, clock.groups())), tuple(names), declarations, losses=told(text),
+        path, origin, found, tuple(names), declarations, losses=told(text),
         hostname=hostname[1].decode(errors="backslashreplace") if hostname else "",
     )  # fmt: skip
 
@@ -154,7 +158,7 @@ class PartReader:
         """
         metadata = os.path.join(path, next(name for name in names if plain_name(name) == METADATA))
         changed_ns = os.stat(metadata).st_mtime_ns
-        with open(self._plain(metadata), "rb") as file:
+        with open_regular(self._plain(metadata)) as file:
             text = file.read(_METADATA_MAX)
         if not text.startswith(_HEADING):
             return None
@@ -181,7 +185,7 @@ class PartReader:
         if self._unpacked is None:
             self._unpacked = self._stack.enter_context(tempfile.TemporaryDirectory(prefix="relayctl-"))
         descriptor, copy = tempfile.mkstemp(dir=self._unpacked)
-        with open(path, "rb") as source, open(descriptor, "wb") as target:
+        with open(descriptor, "wb") as target, open_regular(path) as source:
             unpack(source, target)
         return copy
 
@@ -206,10 +210,23 @@ class Recording(PartReader):
         self.parts = [replace(part, clock=clock) for part, clock in zip(parts, _best_clocks(parts), strict=True)]
 
 
+def _open_regular(path: str, flags: int) -> int:
+    checked = os.open(path, os.O_PATH | os.O_CLOEXEC)
+    try:
+        if not stat.S_ISREG(os.fstat(checked).st_mode):
+            raise RelayError(f"{path} is no regular file; {_NEEDED}")
+        return os.open(f"/proc/self/fd/{checked}", flags)
+    finally:
+        os.close(checked)
+
+
+def open_regular(path: str) -> BinaryIO:
+    """Open a file to read it. RelayError: it is a FIFO, which would block, a device or a directory."""
+    return open(path, "rb", opener=_open_regular)
+
+
 def _threads(path: str) -> Names:
-    if not stat.S_ISREG(os.stat(path).st_mode):
-        raise RelayError(f"{path} is no regular file; {_NEEDED}")
-    with open(path, "rb") as file:
+    with open_regular(path) as file:
         return thread_names.unpack(file.read(thread_names.FILE_BYTES))
 
 
@@ -230,20 +247,23 @@ def unpack(source: BinaryIO, target: BinaryIO) -> None:
         raise RelayError(f"{source.name} cannot be unpacked: its end is missing")
 
 
-def walk(directory: str) -> Iterator[tuple[str, list[str], list[str]]]:
-    """Walk through the directories that are not hidden, as os.walk() does; OSError: one cannot be read."""
+def _fail(error: OSError) -> None:
+    raise error
 
-    def fail(error: OSError) -> None:
-        raise error
 
+def walk(directory: str, fail: Callable[[OSError], None] = _fail) -> Iterator[tuple[str, list[str], list[str]]]:
+    """Walk through the directories that are not hidden, as os.walk() does.
+
+    fail: called for each directory that cannot be read, which is left out unless it raises
+    """
     for path, directories, names in os.walk(directory, onerror=fail):
         directories[:] = sorted((name for name in directories if not name.startswith(".")), key=_natural)
         yield path, directories, names
 
 
-def part_places(directory: str) -> Iterator[tuple[str, list[str]]]:
-    """Find the directories that have metadata, and the names of their files."""
-    for path, _, names in walk(directory):
+def part_places(directory: str, fail: Callable[[OSError], None] = _fail) -> Iterator[tuple[str, list[str]]]:
+    """Find the directories that have metadata, and the names of their files; fail: as for walk()."""
+    for path, _, names in walk(directory, fail):
         plain = {plain_name(name) for name in names}
         if METADATA in plain:
             # While a file is being compressed, both can exist; then the plain one is read.

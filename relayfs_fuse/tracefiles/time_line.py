@@ -13,7 +13,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from relayfs_fuse.native.merge import EVER, UNKNOWN, Knot, Stretch
-from relayfs_fuse.tracefiles.clock_pairs import Pair
+from relayfs_fuse.tracefiles.clock_pairs import TIME_MAX, Pair
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -101,7 +101,7 @@ def _points(part: Part, pairs: Sequence[Pair]) -> list[Pair]:
         )
     points = [made]
     for pair in pairs:
-        if _at(part, pair)[0] > _at(part, points[-1])[0] + 1:
+        if _at(part, points[-1])[0] + 1 < _at(part, pair)[0] < TIME_MAX:
             points.append(pair)
     return points
 
@@ -121,7 +121,7 @@ def _error_between(before: Pair, now: Pair, step: int) -> int:
         return UNKNOWN
     length = now.mono - before.mono or 2 * _AFTER_NS
     noted = max(before.max_error + before.width, now.max_error + now.width)
-    return noted + round(length / 2 * _RATE_ERROR) + abs(step)
+    return min(noted + round(length / 2 * _RATE_ERROR) + abs(step), UNKNOWN)
 
 
 def _in_order(knots: Sequence[Knot]) -> list[Knot]:
