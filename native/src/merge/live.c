@@ -11,6 +11,9 @@
  *     of all others by writing events with old times faster than they are read. raise_floor() stores the time of a look()
  *     and the position up to which programs had written then. When the reader has passed that position, it has read all
  *     that was written before that look(), so the stored time is a lower bound, too.
+ *
+ * It never goes back: while a program is writing an event, the time of the last one would be earlier than the look() before,
+ * up to which the merge may have output events of other streams already.
  */
 #define _GNU_SOURCE
 #include "base/clock.h"
@@ -47,8 +50,8 @@ struct live_source {
 	uint32_t tries;
 	struct chunk *first, **last, *given; /* the queue; the packet that the merge has */
 	/* In ticks. time: of the last event that was checked. looked: when the last look() began. copied: after the last
-	 * copy. told: `looked` when the last packet was put into the queue. */
-	uint64_t time, looked, copied, told;
+	 * copy. told: `looked` when the last packet was put into the queue. watermark: the latest one that the merge was told. */
+	uint64_t time, looked, copied, told, watermark;
 	/* floor, pending: in ticks; no later event is older than `floor`, which becomes `pending` after followed->number has
 	 * exceeded pending_number; 0: none. pending_number: in units of followed->number. */
 	uint64_t floor, pending, pending_number;
@@ -281,6 +284,8 @@ static int next_packet(struct relay_source *source, struct relay_source_packet *
 		return source->error ? source->error : RELAY_SOURCE_ENDED;
 	if (live->has_more || live->is_copied)
 		packet->watermark = live->time > live->floor ? live->time : live->floor;
+	live->watermark = packet->watermark > live->watermark ? packet->watermark : live->watermark;
+	packet->watermark = live->watermark;
 	return RELAY_SOURCE_EMPTY;
 }
 

@@ -3,6 +3,10 @@
 #define _GNU_SOURCE
 #include "live.h"
 
+#include "merge/live.h"
+
+#include <errno.h>
+
 LIBRARY(static);
 
 TEST(events_of_buffers_come_in_the_order_of_their_times)
@@ -36,6 +40,79 @@ TEST(events_of_buffers_come_in_the_order_of_their_times)
 	relay_merge_free(merge);
 	relay_buf_release(a);
 	relay_buf_release(b);
+}
+
+/* A buffer with one event, which then cannot be read for a while. */
+struct busy {
+	struct relay_followed followed;
+	uint64_t time; /* of the event; 0: it was copied */
+	bool is_busy;
+};
+
+static int copy_busy(struct relay_followed *followed, void *to, size_t size)
+{
+	struct busy *busy = (struct busy *)followed;
+	const struct {
+		uint64_t head;
+		uint32_t number;
+	} event = {busy->time << RELAY_TRACE_ID_BITS, 1};
+
+	if (busy->is_busy || !busy->time)
+		return busy->is_busy ? -EAGAIN : 0;
+	followed->piece =
+	    (struct relay_piece){.length = sizeof(event.head) + sizeof(event.number), .begin = busy->time};
+	CHECK(size >= followed->piece.length);
+	memcpy(to, &event, followed->piece.length);
+	busy->time = 0;
+	return 1;
+}
+
+static void pass_busy(struct relay_followed *followed, size_t bytes, uint64_t n_events)
+{
+	CHECK_EQ(n_events, 1);
+	followed->offset += bytes;
+}
+
+static bool head_of_busy(struct relay_followed *followed, uint64_t *number)
+{
+	*number = followed->number;
+	return true;
+}
+
+static void refused_by_busy(struct relay_followed *followed, uint64_t records[RELAY_N_REFUSALS])
+{
+	(void)followed;
+	memset(records, 0, RELAY_N_REFUSALS * sizeof(records[0]));
+}
+
+static void close_busy(struct relay_followed *followed)
+{
+	(void)followed;
+}
+
+TEST(a_buffer_that_cannot_be_read_for_a_while_does_not_take_back_what_was_reached)
+{
+	AUTOPTR(rchan_buf) other = make_packets(SUBBUF, RELAY_NO_OVERWRITE);
+	struct busy busy = {.followed = {.copy = copy_busy,
+	                                 .pass = pass_busy,
+	                                 .head = head_of_busy,
+	                                 .count_refused = refused_by_busy,
+	                                 .close = close_busy},
+	                    .time = now()};
+	AUTOPTR(relay_merge) merge = live_merge();
+
+	CHECK_EQ(relay_merge_add_followed(merge, 0, 0, &busy.followed), 0);
+	CHECK_EQ(relay_merge_add_buffer(merge, 0, 1, other, true), 0);
+	const uint64_t looked = relay_merge_look(merge, false);
+	CHECK_GIVEN(merge, "1");
+	busy.is_busy = true;
+	write_number(other, 2);
+	relay_merge_look(merge, false);
+	CHECK_GIVEN(merge, "");
+	CHECK(relay_merge_reached(merge) + 1 >= looked);
+	busy.is_busy = false;
+	relay_merge_look(merge, false);
+	CHECK_GIVEN(merge, "2");
 }
 
 TEST(events_that_have_to_wait_leave_programs_room)
