@@ -129,6 +129,7 @@ class MergeStats(NamedTuple):
     damaged: int
     time: int
     error: int
+    n_at_time: int
 
 
 class ProcessStats(NamedTuple):
@@ -243,6 +244,10 @@ class Merge(library.Handle):
     def limit(self, time: int) -> None:
         """Give out no events that are later, in ns since 1970."""
         lib.relay_merge_limit(self._open, time)
+
+    def skip(self, time: int, n: int) -> None:
+        """Leave out the first events of a time: `time` and `n_at_time` of the MergeStats of a merge that had them."""
+        lib.relay_merge_skip(self._open, time, n)
 
     @property
     def is_behind(self) -> bool:

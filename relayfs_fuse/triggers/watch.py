@@ -4,6 +4,9 @@ A round looks at the buffers, evaluates the events that are DELAY_NS old, in the
 has fired to the journal. Then it writes the state, as a whole, which says how far events are evaluated, how long the
 journal is, and which actions are not carried out yet; and only then these actions begin. So whenever this process is
 killed, the next one finds a state from which it can go on: no event is evaluated twice, and none is left out.
+
+The state has the time up to which all events are evaluated ("reached"); the time of the last one, and how many were of
+this time ("latest"), because more of them may follow; and the clocks by which times are converted ("clocks").
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ from relayfs_fuse.fs.commands.condition import compile_conditions
 from relayfs_fuse.fs.commands.trigger_control import parse
 from relayfs_fuse.native.library import Closing
 from relayfs_fuse.native.merge import EVER
-from relayfs_fuse.native.trace import N_TRACES
+from relayfs_fuse.native.trace import N_TRACES, Clocks
 from relayfs_fuse.native.triggers import Kind, Spec, Triggers, TriggerState
 from relayfs_fuse.reading.live import Live, Wanted
 from relayfs_fuse.reading.source import Source
@@ -71,6 +74,8 @@ class Watch(Closing):
             self._state = read_state(self.source.directory)
             self._journal.cut(int(self._state.get("journal", 0)))
             self._reached = int(self._state.get("reached", 0))
+            self._clocks: list[int] = self._state.get("clocks", [])
+            self._latest: list[int] = self._state.get("latest", [0, 0])
             self._polls = stack.enter_context(closing(Polls(self.source, store, self._state)))
             self._actions = stack.enter_context(closing(make_actions(self.source)))
             self._written = self._state
@@ -111,8 +116,13 @@ class Watch(Closing):
     def _begin(self) -> None:
         """Begin to follow the trace's processes."""
         self._reached = max(self._reached, min(self.commands) - 1)
-        wanted = Wanted(since=self._reached + 1, share=N_TRACES)
+        # By other clocks, times of a clock whose frequency is measured would differ from those of the process before.
+        clocks = Clocks(*self._clocks) if self._clocks else None
+        wanted = Wanted(since=self._reached + 1, share=N_TRACES, clocks=clocks)
         self._live = Live(self.source, wanted, self._say, consumes=False)
+        self._clocks = list(self._live.conversion)
+        if self._latest[0] > self._reached:
+            self._live.merged.skip(*self._latest)
 
     def _spec(self, since: int) -> Spec:
         command = self.commands[since]
@@ -147,6 +157,8 @@ class Watch(Closing):
             is_all = self._triggers.gather()
             self._take_firings()
         self._reached = max(self._reached, min(limit, merged.reached))
+        stats = merged.stats()
+        self._latest = [stats.time, stats.n_at_time]
         self._triggers.reach(self._reached)
         self._take_firings()
         self._polls.poll(self._live, self._fire)
@@ -226,13 +238,16 @@ class Watch(Closing):
         """Write the state if it says something new; that no trigger had an event meanwhile is written once a second."""
         state: dict[str, Any] = {
             "reached": self._reached,
+            "latest": self._latest,
+            "clocks": self._clocks,
             "journal": self._journal.size,
             "triggers": {str(since): list(self._states[since]) for since in self.commands if since in self._states},
             "pending": [[one.since, one.number, one.time] for one in self._pending.values()],
             **self._polls.state(),
         }
         is_recent = self._reached - int(self._written.get("reached", 0)) < _NS
-        if not is_recent or state | {"reached": 0} != self._written | {"reached": 0}:
+        place: dict[str, Any] = {"reached": 0, "latest": []}
+        if not is_recent or state | place != self._written | place:
             write_state(self.source.directory, state)
             self._written = state
 

@@ -210,6 +210,13 @@ bool relay_merge_is_behind_limit(const struct relay_merge *merge);
  * Valid only directly after relay_export_next() has returned 0 or relay_packets_gather() 1. */
 uint64_t relay_merge_reached(const struct relay_merge *merge);
 
+/* Leave out the first `n` events of the time `time`, as another merge has output them: `time` and `n_at_time` of its
+ * relay_merge_stats(), with which those of this merge begin then. If they are later than relay_merge_reached(), all that it has
+ * output after that is of this time: its last event, while a program was writing the next one, or there was more to read. Events
+ * of different CPUs are counted in the order in which their buffers were added. To be called before the first event is
+ * output. */
+void relay_merge_skip(struct relay_merge *merge, uint64_t time, uint64_t n);
+
 /* Return the process's declared events, to which the caller may add; valid until the next call with this merge. NULL:
  * there is no such process. */
 struct relay_layouts *relay_merge_layouts(struct relay_merge *merge, int process);
@@ -241,6 +248,7 @@ struct relay_merge_stats {
 	uint64_t time;    /* the latest of an event or loss that was output */
 	int32_t error;    /* the first negative errno with which a stream ended early; 0: none */
 	uint32_t unused;
+	uint64_t n_at_time; /* of `events`, those of the time `time` */
 };
 void relay_merge_stats(const struct relay_merge *merge, struct relay_merge_stats *stats);
 

@@ -40,6 +40,7 @@ struct relay_merge {
 	struct relay_stream *last; /* whose event was given out by the last call */
 	uint64_t round; /* ends when relay_merge_next() returns NULL; in a round, each empty stream is advanced once */
 	uint64_t since, until, limit;
+	uint64_t n_to_skip;     /* of the events of the time stats.time */
 	uint64_t n_generations; /* of triggers */
 	bool takes_no_buffers;
 	struct relay_conditions *conditions; /* the first one is the merge's; NULL: there is none */
@@ -186,12 +187,7 @@ int relay_merge_explain(struct relay_merge *merge, int process, const struct rel
 {
 	if (!relay_merge_process(merge, process))
 		return -EINVAL;
-	struct relay_traced *traced = merge->processes[process];
-	traced->losses = traced->losses ? traced->losses : relay_losses_new();
-	int err = traced->losses ? 0 : -ENOMEM;
-	for (size_t i = 0; i < n && !err; i++)
-		err = losses[i].cause < RELAY_N_LOSS_CAUSES ? relay_losses_add(traced->losses, &losses[i]) : -EINVAL;
-	return err;
+	return relay_traced_explain(merge->processes[process], losses, n);
 }
 
 const struct relay_traced *relay_merge_process(const struct relay_merge *merge, int process)
@@ -286,15 +282,17 @@ static merge_key build(struct relay_merge *merge, size_t node)
 
 static const struct relay_event *give_out(struct relay_merge *merge, struct relay_stream *stream)
 {
-	struct relay_event *event = &stream->event;
 	merge->last = stream;
-	merge->stats.lost += event->lost;
-	merge->stats.events += !event->lost;
-	event->is_late = event->time < merge->stats.time && !event->lost;
-	merge->stats.late += event->is_late;
-	if (event->time > merge->stats.time)
-		merge->stats.time = event->time;
-	return event;
+	relay_event_count(&stream->event, &merge->stats);
+	return &stream->event;
+}
+
+/* True if relay_merge_skip() was called for an event, which is the stream's next one. */
+static inline bool skips(struct relay_merge *merge, const struct relay_stream *stream)
+{
+	const bool skips = merge->n_to_skip && stream->event.time == merge->stats.time && !stream->event.lost;
+	merge->n_to_skip -= skips;
+	return skips;
 }
 
 const struct relay_event *relay_merge_next(struct relay_merge *merge)
@@ -310,11 +308,12 @@ const struct relay_event *relay_merge_next(struct relay_merge *merge)
 	merge->is_built = true;
 	while (merge->winner != ENDED && (uint64_t)(merge->winner >> 64) <= merge->limit) {
 		stream = merge->streams[(uint32_t)merge->winner];
-		if (stream->state == RELAY_STREAM_EVENT)
+		const bool is_event = stream->state == RELAY_STREAM_EVENT;
+		if (is_event && !skips(merge, stream))
 			return give_out(merge, stream);
-		if (stream->round == merge->round)
+		if (!is_event && stream->round == merge->round)
 			break;
-		stream->round = merge->round;
+		stream->round = is_event ? stream->round : merge->round;
 		relay_stream_advance(stream);
 		play(merge, stream);
 	}
@@ -372,6 +371,12 @@ uint64_t relay_merge_look_at_files(struct relay_merge *merge)
 		latest = time > latest ? time : latest;
 	}
 	return latest;
+}
+
+void relay_merge_skip(struct relay_merge *merge, uint64_t time, uint64_t n)
+{
+	merge->stats.time = time;
+	merge->stats.n_at_time = merge->n_to_skip = n;
 }
 
 void relay_merge_limit(struct relay_merge *merge, uint64_t time)

@@ -111,6 +111,15 @@ int relay_traced_name_thread(struct relay_traced *traced, uint32_t pid, uint32_t
 	return 0;
 }
 
+int relay_traced_explain(struct relay_traced *traced, const struct relay_loss *losses, size_t n)
+{
+	traced->losses = traced->losses ? traced->losses : relay_losses_new();
+	int err = traced->losses ? 0 : -ENOMEM;
+	for (size_t i = 0; i < n && !err; i++)
+		err = losses[i].cause < RELAY_N_LOSS_CAUSES ? relay_losses_add(traced->losses, &losses[i]) : -EINVAL;
+	return err;
+}
+
 const char *relay_traced_thread_name(const struct relay_traced *traced, uint32_t pid, uint32_t tid)
 {
 	for (uint32_t i = 0; i < traced->n_threads; i++)

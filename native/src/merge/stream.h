@@ -89,6 +89,8 @@ void relay_traced_free(struct relay_traced *traced);
 
 /* Add the name of a thread. 0 or -ENOMEM. */
 int relay_traced_name_thread(struct relay_traced *traced, uint32_t pid, uint32_t tid, const char *name);
+/* Note why events were lost; 0; -ENOMEM; -EINVAL: a cause is wrong. */
+int relay_traced_explain(struct relay_traced *traced, const struct relay_loss *losses, size_t n);
 /* Return the name of a thread; "": it is not known. */
 const char *relay_traced_thread_name(const struct relay_traced *traced, uint32_t pid, uint32_t tid);
 
@@ -137,6 +139,18 @@ struct relay_stream {
 
 /* Go on to the next event; if the stream is empty, ask the source for a packet again. */
 void relay_stream_advance(struct relay_stream *stream);
+
+/* Count an event or loss that the merge outputs now, and set is_late. Inline, because it is done for each of many. */
+static inline void relay_event_count(struct relay_event *event, struct relay_merge_stats *stats)
+{
+	const bool is_event = !event->lost, is_later = event->time > stats->time;
+	stats->lost += event->lost;
+	stats->events += is_event;
+	event->is_late = event->time < stats->time && is_event;
+	stats->late += event->is_late;
+	stats->n_at_time = (is_later ? 0 : stats->n_at_time) + (event->time >= stats->time && is_event);
+	stats->time = is_later ? event->time : stats->time;
+}
 
 /* Return the number of the process, or of the thread, that has written the event; 0: the event does not have it. */
 uint32_t relay_event_pid(const struct relay_event *event);

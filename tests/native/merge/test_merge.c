@@ -41,6 +41,32 @@ static struct relay_merge_stats stats(const struct relay_merge *merge)
 	return stats;
 }
 
+TEST(another_merge_goes_on_where_one_has_ended)
+{
+	/* After each number of events, of which several are of one time, and of which the program writes the next one. */
+	enum { N_TIMES = 5 };
+	static const uint64_t times[N_TIMES] = {10, 20, 20, 20, 30};
+	static const char *const left[N_TIMES] = {"a20 a20 a20 a30", "a20 a20 a30", "a20 a30", "a30", ""};
+
+	for (size_t n = 1; n <= N_TIMES; n++) {
+		struct queue before = {.watermark = times[n - 1]}, after = {.is_ended = true};
+		AUTOPTR(relay_merge) first = merge_of(0, EVER);
+
+		give(&before, packet_of(0, 0, n, times));
+		add_queue(first, 0, 0, &before);
+		given(first);
+		const struct relay_merge_stats reached = stats(first);
+
+		AUTOPTR(relay_merge) second = merge_of(relay_merge_reached(first) + 1, EVER);
+
+		relay_merge_skip(second, reached.time, reached.n_at_time);
+		give(&after, packet_of(0, 0, N_TIMES, times));
+		add_queue(second, 0, 0, &after);
+		CHECK_TEXT(given(second), left[n - 1]);
+		CHECK_FIELDS(stats(second), (events, N_TIMES - n), (late, 0), (time, 30), (n_at_time, 1));
+	}
+}
+
 TEST(events_come_in_the_order_of_their_times)
 {
 	struct relay_merge *merge = merge_of(0, EVER);
