@@ -203,11 +203,15 @@ def test_a_window_reaches_behind_the_event_and_a_recorder_beside_the_snapshot_ge
                    "the snapshot is taken")  # fmt: skip
         finish(recorder)
     fired, taken = lines_of(trace, "slow")
-    events = babeltrace(Path(taken.text.removeprefix("snapshot "))).named("judge:step")
-    assert [event["seq"] for event in events] == list(range(len(events)))
-    assert events[-1].ns > ns(fired.time) + AFTER_NS // 2
-    assert ns(taken.time) > ns(fired.time) + AFTER_NS
-    assert babeltrace(tmp_path / "all").numbers() == list(range(next(numbers)))
+    until = ns(fired.time) + AFTER_NS
+    found = babeltrace(Path(taken.text.removeprefix("snapshot "))).named("judge:step")
+    recorded = babeltrace(tmp_path / "all").named("judge:step")
+    # What is written while one CPU's buffer is copied after the other may be in the one, and missing in the other.
+    assert [one["seq"] for one in found if one.ns <= until] == [one["seq"] for one in recorded if one.ns <= until]
+    assert [one["seq"] for one in found] == sorted({one["seq"] for one in found})
+    assert recorded[-1].ns > until
+    assert ns(taken.time) > until
+    assert [one["seq"] for one in recorded] == list(range(next(numbers)))
 
 
 @pytest.mark.parametrize(("keep", "n_left"), [("keep=2", 2), ("keep=1K", 1), ("keep=1G", 4)])
