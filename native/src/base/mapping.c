@@ -185,8 +185,9 @@ static void guard_handler(int signal, siginfo_t *info, void *context)
 		unsigned char *base = __atomic_load_n(&guard_slots[i].base, __ATOMIC_ACQUIRE);
 		if (!base || address < base || address >= base + guard_slots[i].bytes)
 			continue;
-		if (mmap(base, guard_slots[i].bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED,
-		         -1, 0) != MAP_FAILED)
+		/* MAP_NORESERVE: a sparse file may be longer than the memory of the machine, which Linux would refuse. */
+		if (mmap(base, guard_slots[i].bytes, PROT_READ | PROT_WRITE,
+		         MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0) != MAP_FAILED)
 			return;
 		break;
 	}

@@ -542,14 +542,16 @@ TEST(a_file_that_cannot_be_read_is_told)
 	CHECK_EQ(stats(merge).error, -EBADMSG);
 }
 
-TEST(a_file_that_is_truncated_while_it_is_read_ends_there)
+/* bytes: of the file before */
+static void truncate_while_it_is_read(const char *path, off_t bytes)
 {
 	AUTOPTR(relay_merge) merge = merge_of(0, EVER);
-	const char *path = path_of("cpu0");
 
 	CHECK_EQ(relay_guard_install(), 0);
 	for (uint64_t time = 0; time < 200; time++)
 		append_packet(path, packet_of(0, 0, 1, &time));
+	if (bytes)
+		CHECK_EQ(truncate(path, bytes), 0);
 	add_path(merge, path, NULL);
 	CHECK(relay_merge_next(merge) != NULL);
 	CHECK_EQ(truncate(path, 0), 0);
@@ -557,6 +559,13 @@ TEST(a_file_that_is_truncated_while_it_is_read_ends_there)
 		;
 	CHECK(relay_merge_is_ended(merge));
 	CHECK(stats(merge).events < 200);
+}
+
+TEST(a_file_that_is_truncated_while_it_is_read_ends_there)
+{
+	truncate_while_it_is_read(path_of("cpu0"), 0);
+	/* Sparse, and longer than the memory of any machine. */
+	truncate_while_it_is_read(path_of("cpu1"), (off_t)1 << 43);
 }
 
 TEST(files_of_anything_are_read_to_their_end)
