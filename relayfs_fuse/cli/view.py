@@ -166,7 +166,7 @@ def _show_recording(
         if why := unread(merged, recording):
             raise RelayError(f"{what}: {why}")
         stats = merged.stats()
-    _say_what_was_wrong(stats._replace(late=0))
+    _say_damaged(stats)
 
 
 def _follow_recordings(  # noqa: PLR0913, PLR0917  # as for _show_recording
@@ -193,12 +193,16 @@ def _follow_recordings(  # noqa: PLR0913, PLR0917  # as for _show_recording
         out.end_history()
         growing.check()
         stats = growing.merged.stats()
-    _say_what_was_wrong(stats)
+    _say_damaged(stats)
+    _say_late(stats)
 
 
-def _say_what_was_wrong(stats: MergeStats) -> None:
+def _say_damaged(stats: MergeStats) -> None:
     if stats.damaged:
         say(f"{stats.damaged} packets end in what is no declared event")
+
+
+def _say_late(stats: MergeStats) -> None:
     if stats.late:
         say(f"{stats.late} came late, and are shown so; --delay says how long events and records are waited for")
 
@@ -260,4 +264,4 @@ def _follow(live: Live | Records, exporter: Export, out: Lines, delay_ns: int, i
     if is_there:
         _show_what_is_there(live, exporter, out)
     out.end_history()
-    _say_what_was_wrong(live.merged.stats()._replace(damaged=0))
+    _say_late(live.merged.stats())
