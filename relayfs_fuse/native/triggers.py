@@ -43,6 +43,7 @@ class TriggerState(NamedTuple):
 class Spec(NamedTuple):
     """A trigger; see struct relay_trigger. Times are ns.
 
+    is_only_told: whether Triggers.take() returns its firings as lines only
     condition: as trace.pack_conditions() returns it; empty: there is none
     """
 

@@ -384,11 +384,10 @@ struct relay_trigger_state {
 };
 
 struct relay_trigger {
-	uint32_t kind; /* enum relay_trigger_kind */
-	uint32_t
-	    is_only_told; /* 1: relay_triggers_next() leaves out its firings, of which there are lines, as of all */
-	const char *name; /* for these lines; copied; NULL: they have none */
-	const char *glob; /* of the events, PROVIDER:NAME, for fnmatch(3); copied; of _LOST and _OTHER NULL */
+	uint32_t kind;         /* enum relay_trigger_kind */
+	uint32_t is_only_told; /* 1: relay_triggers_next() leaves out its firings; they have lines, as all have */
+	const char *name;      /* for these lines; copied; NULL: they have none */
+	const char *glob;      /* of the events, PROVIDER:NAME, for fnmatch(3); copied; of _LOST and _OTHER NULL */
 	const struct relay_conditions *conditions; /* of which events meet the first one; copied; NULL: all do */
 	uint64_t since;                            /* what is earlier does not count */
 	uint64_t most;                             /* of RELAY_TRIGGER_RATE */

@@ -280,7 +280,7 @@ int relay_merge_follow_files(struct relay_merge *merge, int process, uint32_t cp
 	struct relay_source *source = relay_merge_source(merge, process, cpu);
 	if (!source)
 		return add_files(merge, process, cpu, paths, n_paths, true);
-	if (source->next != next_packet)
+	if (source->has_grown != has_grown)
 		return -EINVAL;
 	return add_paths((struct file_source *)source, paths, n_paths) ? 0 : -ENOMEM;
 }
