@@ -9,6 +9,16 @@
 
 DEFINE_AUTOPTR(relay_merge, relay_merge_free)
 
+/* The last two arguments of packet_of(). */
+#define TIMES(...)                                          \
+	sizeof((uint64_t[]){__VA_ARGS__}) / 8, (uint64_t[]) \
+	{                                                   \
+		__VA_ARGS__                                 \
+	}
+
+/* For merge_of(): as late as can be. */
+static const uint64_t EVER = UINT64_MAX;
+
 /* A packet that is being made. Its head's sizes and times are set as events are put in. */
 struct made {
 	struct relay_packet head;
@@ -141,6 +151,29 @@ static inline uint64_t number_of(const struct relay_event *event)
 
 	CHECK(relay_fields_next(&fields, &value) && value.type == relay_field_type_at(RELAY_TRACE_U32));
 	return value.u;
+}
+
+/* The times that a merge gives out from now on, as text; each with the stream's letter. */
+static inline const char *given_times(struct relay_merge *merge)
+{
+	static char text[4096];
+	size_t used = 0;
+	const struct relay_event *event;
+
+	text[0] = 0;
+	while ((event = relay_merge_next(merge)))
+		used += (size_t)snprintf(text + used, sizeof(text) - used, "%s%c%llu", used ? " " : "",
+		                         (event->lost ? 'A' : 'a') + (int)event->stream->number,
+		                         (unsigned long long)event->time);
+	return text;
+}
+
+static inline struct relay_merge_stats stats(const struct relay_merge *merge)
+{
+	struct relay_merge_stats stats;
+
+	relay_merge_stats(merge, &stats);
+	return stats;
 }
 
 #endif

@@ -3,18 +3,13 @@
 #define _GNU_SOURCE
 #include "packets.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <unistd.h>
 
 LIBRARY(static);
 
-#define TIMES(...)                                          \
-	sizeof((uint64_t[]){__VA_ARGS__}) / 8, (uint64_t[]) \
-	{                                                   \
-		__VA_ARGS__                                 \
-	}
 enum { ROOM = 1 << 20, LOOKS_MAX = 64 };
-static const uint64_t EVER = UINT64_MAX;
 
 /* A file as the recorder's: its packets, and an empty one as far as its end. */
 struct growing {
@@ -79,26 +74,6 @@ static void follow(struct relay_merge *merge, uint32_t cpu, const struct growing
 	CHECK_EQ(relay_merge_follow_files(merge, 0, cpu, (const char *[]){file->path}, 1), 0);
 }
 
-/* The times that a merge gives out from now on, each with the stream's letter. */
-static const char *given(struct relay_merge *merge)
-{
-	static char text[4096];
-	const struct relay_event *event;
-	size_t used = 0;
-	text[0] = 0;
-	while ((event = relay_merge_next(merge)))
-		used += (size_t)snprintf(text + used, sizeof(text) - used, "%s%c%llu", used ? " " : "",
-		                         'a' + (int)event->stream->number, (unsigned long long)event->time);
-	return text;
-}
-
-static struct relay_merge_stats stats(const struct relay_merge *merge)
-{
-	struct relay_merge_stats stats;
-	relay_merge_stats(merge, &stats);
-	return stats;
-}
-
 TEST(what_is_appended_is_given_out_once)
 {
 	AUTOPTR(relay_merge) merge = merge_of(0, EVER);
@@ -107,22 +82,34 @@ TEST(what_is_appended_is_given_out_once)
 	put_room(&a, 0, ROOM);
 	follow(merge, 0, &a);
 	follow(merge, 1, &b); /* it does not exist yet */
-	CHECK_TEXT(given(merge), "");
+	CHECK_TEXT(given_times(merge), "");
 	CHECK_EQ(relay_merge_look_at_files(merge), 0);
 	grow(&a, packet_of(0, 0, TIMES(10, 20)));
 	CHECK_EQ(relay_merge_look_at_files(merge), 20);
-	CHECK_TEXT(given(merge), "a10 a20");
+	CHECK_TEXT(given_times(merge), "a10 a20");
 	CHECK_EQ(relay_merge_look_at_files(merge), 20);
-	CHECK_TEXT(given(merge), "");
+	CHECK_TEXT(given_times(merge), "");
 	grow(&a, packet_of(0, 2, TIMES(30)));
 	grow(&a, packet_of(0, 3, TIMES(50)));
 	grow(&b, packet_of(1, 0, TIMES(15, 40)));
 	CHECK_EQ(relay_merge_look_at_files(merge), 50);
-	CHECK_TEXT(given(merge), "b15 a30 b40 a50");
+	CHECK_TEXT(given_times(merge), "b15 a30 b40 a50");
 	CHECK_FIELDS(stats(merge), (events, 6), (late, 1), (damaged, 0), (error, 0));
 	relay_merge_finish(merge, 0);
-	CHECK_TEXT(given(merge), "");
+	CHECK_TEXT(given_times(merge), "");
 	CHECK(relay_merge_is_ended(merge));
+}
+
+TEST(a_stream_of_files_that_do_not_grow_is_not_continued)
+{
+	AUTOPTR(relay_merge) merge = merge_of(0, EVER);
+	struct growing a = begin_file("cpu0", 0);
+	const char *const paths[] = {a.path};
+
+	grow(&a, packet_of(0, 0, TIMES(10)));
+	CHECK_EQ(relay_merge_add_files(merge, 0, 0, paths, 1), 0);
+	CHECK_EQ(relay_merge_follow_files(merge, 0, 0, paths, 1), -EINVAL);
+	CHECK_TEXT(given_times(merge), "a10");
 }
 
 TEST(a_limit_holds_events_back_and_later_packets_are_seen_meanwhile)
@@ -136,13 +123,13 @@ TEST(a_limit_holds_events_back_and_later_packets_are_seen_meanwhile)
 	put_room(&b, 0, ROOM);
 	follow(merge, 0, &a);
 	follow(merge, 1, &b);
-	CHECK_TEXT(given(merge), "a10");
+	CHECK_TEXT(given_times(merge), "a10");
 	CHECK_EQ(relay_merge_look_at_files(merge), 60);
 	grow(&b, packet_of(1, 0, TIMES(20, 40)));
 	CHECK_EQ(relay_merge_look_at_files(merge), 60);
-	CHECK_TEXT(given(merge), "b20");
+	CHECK_TEXT(given_times(merge), "b20");
 	relay_merge_limit(merge, 60);
-	CHECK_TEXT(given(merge), "a30 b40 a60");
+	CHECK_TEXT(given_times(merge), "a30 b40 a60");
 	CHECK_EQ(stats(merge).late, 0);
 }
 
@@ -153,16 +140,16 @@ TEST(a_file_that_is_completed_as_a_copy_is_followed_by_the_next_one)
 
 	grow(&first, packet_of(0, 0, TIMES(10)));
 	follow(merge, 0, &first);
-	CHECK_TEXT(given(merge), "a10");
+	CHECK_TEXT(given_times(merge), "a10");
 	grow(&first, packet_of(0, 1, TIMES(20)));
 	complete(&first);
 	grow(&second, packet_of(0, 2, TIMES(30)));
 	follow(merge, 0, &second);
 	CHECK_EQ(relay_merge_look_at_files(merge), 20);
-	CHECK_TEXT(given(merge), "a20 a30");
+	CHECK_TEXT(given_times(merge), "a20 a30");
 	grow(&second, packet_of(0, 3, TIMES(40)));
 	CHECK_EQ(relay_merge_look_at_files(merge), 40);
-	CHECK_TEXT(given(merge), "a40");
+	CHECK_TEXT(given_times(merge), "a40");
 }
 
 TEST(the_next_file_waits_for_what_is_missing_in_this_one)
@@ -174,12 +161,12 @@ TEST(the_next_file_waits_for_what_is_missing_in_this_one)
 	grow(&second, packet_of(0, 2, TIMES(30)));
 	follow(merge, 0, &first);
 	follow(merge, 0, &second);
-	CHECK_TEXT(given(merge), "a10");
+	CHECK_TEXT(given_times(merge), "a10");
 	relay_merge_look_at_files(merge);
-	CHECK_TEXT(given(merge), "");
+	CHECK_TEXT(given_times(merge), "");
 	grow(&first, packet_of(0, 1, TIMES(20)));
 	relay_merge_look_at_files(merge);
-	CHECK_TEXT(given(merge), "a20 a30");
+	CHECK_TEXT(given_times(merge), "a20 a30");
 }
 
 TEST(the_next_file_waits_for_no_file_that_was_removed)
@@ -190,7 +177,7 @@ TEST(the_next_file_waits_for_no_file_that_was_removed)
 	grow(&second, packet_of(0, 0, TIMES(30)));
 	follow(merge, 0, &first);
 	follow(merge, 0, &second);
-	CHECK_TEXT(given(merge), "a30");
+	CHECK_TEXT(given_times(merge), "a30");
 }
 
 TEST(events_wait_for_their_declarations_but_not_for_ever)
@@ -206,24 +193,24 @@ TEST(events_wait_for_their_declarations_but_not_for_ever)
 	put_event(made, 30, 0, &n, sizeof(n));
 	grow(&file, made);
 	follow(merge, 0, &file);
-	CHECK_TEXT(given(merge), "a10");
+	CHECK_TEXT(given_times(merge), "a10");
 	relay_merge_look_at_files(merge);
-	CHECK_TEXT(given(merge), "");
+	CHECK_TEXT(given_times(merge), "");
 	CHECK_EQ(relay_layouts_declare(relay_merge_layouts(merge, 0), 1, &event), 0);
 	relay_merge_look_at_files(merge);
-	CHECK_TEXT(given(merge), "a20 a30");
+	CHECK_TEXT(given_times(merge), "a20 a30");
 	made = packet_of(0, 0, TIMES(40));
 	put_event(made, 50, 2, &n, sizeof(n));
 	grow(&file, made);
 	grow(&file, packet_of(0, 0, TIMES(60)));
 	relay_merge_look_at_files(merge);
-	CHECK_TEXT(given(merge), "a40");
+	CHECK_TEXT(given_times(merge), "a40");
 	for (int i = 1; i < LOOKS_MAX; i++) {
 		relay_merge_look_at_files(merge);
-		CHECK_TEXT(given(merge), "");
+		CHECK_TEXT(given_times(merge), "");
 	}
 	relay_merge_look_at_files(merge);
-	CHECK_TEXT(given(merge), "a60");
+	CHECK_TEXT(given_times(merge), "a60");
 	CHECK_EQ(stats(merge).damaged, 1);
 }
 
@@ -239,9 +226,9 @@ TEST(what_a_recorder_has_not_finished_is_given_out_in_the_end)
 	free(made);
 	follow(merge, 0, &file);
 	relay_merge_look_at_files(merge);
-	CHECK_TEXT(given(merge), "");
+	CHECK_TEXT(given_times(merge), "");
 	relay_merge_finish(merge, 0);
-	CHECK_TEXT(given(merge), "a10");
+	CHECK_TEXT(given_times(merge), "a10");
 	CHECK(relay_merge_is_ended(merge));
 }
 
@@ -254,7 +241,7 @@ TEST(another_map_of_a_clock_is_that_of_what_is_read_from_then_on)
 	CHECK_EQ(relay_merge_map_clock(merge, 0, before, 3, 0, EVER), 0);
 	grow(&file, packet_of(0, 0, TIMES(10)));
 	follow(merge, 0, &file);
-	CHECK_TEXT(given(merge), "a1010");
+	CHECK_TEXT(given_times(merge), "a1010");
 	CHECK_EQ(relay_merge_map_clock(merge, 0, &after, 1, 0, EVER), 0);
 	grow(&file, packet_of(0, 1, TIMES(20)));
 	CHECK_EQ(relay_merge_look_at_files(merge), 2020);

@@ -7,13 +7,6 @@
 
 LIBRARY(static);
 
-#define TIMES(...)                                          \
-	sizeof((uint64_t[]){__VA_ARGS__}) / 8, (uint64_t[]) \
-	{                                                   \
-		__VA_ARGS__                                 \
-	}
-static const uint64_t EVER = UINT64_MAX;
-
 /* The losses that a merge gives out from now on, as text: time, number and cause. */
 static const char *lost(struct relay_merge *merge)
 {

@@ -10,36 +10,7 @@
 
 LIBRARY(static);
 
-#define TIMES(...)                                          \
-	sizeof((uint64_t[]){__VA_ARGS__}) / 8, (uint64_t[]) \
-	{                                                   \
-		__VA_ARGS__                                 \
-	}
 enum { MANY = 67, EVENTS_EACH = 300, SEEDS = 40 };
-static const uint64_t EVER = UINT64_MAX;
-
-/* The times that a merge gives out from now on, as text; each with the stream's letter. */
-static const char *given(struct relay_merge *merge)
-{
-	static char text[4096];
-	size_t used = 0;
-	const struct relay_event *event;
-
-	text[0] = 0;
-	while ((event = relay_merge_next(merge)))
-		used += (size_t)snprintf(text + used, sizeof(text) - used, "%s%c%llu", used ? " " : "",
-		                         (event->lost ? 'A' : 'a') + (int)event->stream->number,
-		                         (unsigned long long)event->time);
-	return text;
-}
-
-static struct relay_merge_stats stats(const struct relay_merge *merge)
-{
-	struct relay_merge_stats stats;
-
-	relay_merge_stats(merge, &stats);
-	return stats;
-}
 
 TEST(another_merge_goes_on_where_one_has_ended)
 {
@@ -54,7 +25,7 @@ TEST(another_merge_goes_on_where_one_has_ended)
 
 		give(&before, packet_of(0, 0, n, times));
 		add_queue(first, 0, 0, &before);
-		given(first);
+		given_times(first);
 		const struct relay_merge_stats reached = stats(first);
 
 		AUTOPTR(relay_merge) second = merge_of(relay_merge_reached(first) + 1, EVER);
@@ -62,7 +33,7 @@ TEST(another_merge_goes_on_where_one_has_ended)
 		relay_merge_skip(second, reached.time, reached.n_at_time);
 		give(&after, packet_of(0, 0, N_TIMES, times));
 		add_queue(second, 0, 0, &after);
-		CHECK_TEXT(given(second), left[n - 1]);
+		CHECK_TEXT(given_times(second), left[n - 1]);
 		CHECK_FIELDS(stats(second), (events, N_TIMES - n), (late, 0), (time, 30), (n_at_time, 1));
 	}
 }
@@ -79,7 +50,7 @@ TEST(events_come_in_the_order_of_their_times)
 	add_queue(merge, 0, 0, &a);
 	add_queue(merge, 0, 1, &b);
 	add_queue(merge, 0, 2, &c);
-	CHECK_TEXT(given(merge), "a10 c15 b20 b30 a40 a40 a60 c65 b70");
+	CHECK_TEXT(given_times(merge), "a10 c15 b20 b30 a40 a40 a60 c65 b70");
 	CHECK(relay_merge_is_ended(merge));
 	CHECK_FIELDS(stats(merge), (events, 9), (late, 0), (time, 70));
 	relay_merge_free(merge);
@@ -97,7 +68,7 @@ TEST(of_the_same_time_the_stream_that_was_added_first_comes_first)
 	add_queue(merge, 0, 0, &a);
 	add_queue(merge, 0, 1, &b);
 	add_queue(merge, 0, 2, &c);
-	CHECK_TEXT(given(merge), "c4 a5 b5 b5 c5 a7 b7 c7");
+	CHECK_TEXT(given_times(merge), "c4 a5 b5 b5 c5 a7 b7 c7");
 }
 
 TEST(a_merge_of_nothing_has_ended)
@@ -148,19 +119,19 @@ TEST(an_empty_stream_holds_back_what_is_not_older_than_its_watermark)
 	give(&a, packet_of(0, 0, TIMES(10, 20, 30)));
 	add_queue(merge, 0, 0, &a);
 	add_queue(merge, 0, 1, &b);
-	CHECK_TEXT(given(merge), "");
+	CHECK_TEXT(given_times(merge), "");
 	CHECK(!relay_merge_is_ended(merge));
 	b.watermark = 20;
-	CHECK_TEXT(given(merge), "a10");
+	CHECK_TEXT(given_times(merge), "a10");
 	b.watermark = 21;
-	CHECK_TEXT(given(merge), "a20");
+	CHECK_TEXT(given_times(merge), "a20");
 	give(&b, packet_of(1, 0, TIMES(25)));
 	b.watermark = 25;
-	CHECK_TEXT(given(merge), "b25");
+	CHECK_TEXT(given_times(merge), "b25");
 	b.watermark = 100;
-	CHECK_TEXT(given(merge), "a30");
+	CHECK_TEXT(given_times(merge), "a30");
 	a.is_ended = b.is_ended = true;
-	CHECK_TEXT(given(merge), "");
+	CHECK_TEXT(given_times(merge), "");
 	CHECK(relay_merge_is_ended(merge));
 	CHECK_EQ(stats(merge).late, 0);
 }
@@ -188,13 +159,13 @@ TEST(what_comes_late_is_given_out_at_once_and_counted)
 	give(&a, packet_of(0, 0, TIMES(10, 40, 60)));
 	add_queue(merge, 0, 0, &a);
 	add_queue(merge, 0, 1, &b);
-	CHECK_TEXT(given(merge), "a10 a40");
+	CHECK_TEXT(given_times(merge), "a10 a40");
 	/* It had said that nothing before 50 would come. */
 	give(&b, packet_of(1, 0, TIMES(30, 55)));
 	b.is_ended = true;
 	give(&late, packet_of(2, 0, TIMES(5, 58)));
 	add_queue(merge, 0, 2, &late);
-	CHECK_TEXT(given(merge), "c5 b30 b55 c58 a60");
+	CHECK_TEXT(given_times(merge), "c5 b30 b55 c58 a60");
 	CHECK_FIELDS(stats(merge), (late, 2), (events, 7), (time, 60));
 }
 
@@ -222,7 +193,7 @@ TEST(losses_are_given_out_where_the_packet_begins_that_counts_them)
 	b.packets[0]->head.events_discarded = 99;
 	add_queue(merge, 0, 0, &a);
 	add_queue(merge, 0, 1, &b);
-	CHECK_TEXT(given(merge), "A10 a10 b20 a30 A50 a50 b50 a60");
+	CHECK_TEXT(given_times(merge), "A10 a10 b20 a30 A50 a50 b50 a60");
 	CHECK_FIELDS(stats(merge), (lost, 10), (events, 6));
 }
 
@@ -237,7 +208,7 @@ TEST(events_before_and_after_the_limits_are_left_out)
 	give(&a, losing(50, 7));
 	give(&a, losing(60, 8));
 	add_queue(merge, 0, 0, &a);
-	CHECK_TEXT(given(merge), "a20 a21 a50 A50 a50");
+	CHECK_TEXT(given_times(merge), "a20 a21 a50 A50 a50");
 	CHECK_EQ(stats(merge).lost, 7);
 }
 
@@ -253,7 +224,7 @@ TEST(events_without_names_are_left_out)
 	put_event(a.packets[0], 11, 7, "text", 5);
 	put_event(a.packets[0], 12, 0, "1234", 4);
 	add_queue(merge, 0, 0, &a);
-	CHECK_TEXT(given(merge), "a10 a12");
+	CHECK_TEXT(given_times(merge), "a10 a12");
 }
 
 TEST(what_is_no_event_ends_its_packet_alone)
@@ -269,7 +240,7 @@ TEST(what_is_no_event_ends_its_packet_alone)
 	a.packets[2]->head.timestamp_end = 30;
 	give(&a, packet_of(0, 0, TIMES(40)));
 	add_queue(merge, 0, 0, &a);
-	CHECK_TEXT(given(merge), "a10 a11 a20 a30 a40");
+	CHECK_TEXT(given_times(merge), "a10 a11 a20 a30 a40");
 	CHECK_EQ(stats(merge).damaged, 3);
 }
 
@@ -484,7 +455,7 @@ TEST(a_stream_goes_on_in_the_next_file)
 	append_packet(other, packet_of(0, 0, TIMES(20, 40)));
 	add_path(merge, first, second);
 	add_path(merge, other, NULL);
-	CHECK_TEXT(given(merge), "A10 a10 b20 A30 a30 b40");
+	CHECK_TEXT(given_times(merge), "A10 a10 b20 A30 a30 b40");
 	CHECK_EQ(stats(merge).error, 0);
 }
 
@@ -495,7 +466,7 @@ TEST(a_file_that_has_gone_is_an_error)
 
 	append_packet(first, packet_of(0, 0, TIMES(10)));
 	add_path(merge, first, path_of("missing"));
-	CHECK_TEXT(given(merge), "a10");
+	CHECK_TEXT(given_times(merge), "a10");
 	CHECK_EQ(stats(merge).error, -ENOENT);
 }
 
@@ -511,7 +482,7 @@ TEST(the_room_at_the_end_of_a_file_is_no_packet)
 	CHECK_EQ(truncate(path, (off_t)(sizeof(room->head) + 12 + (1 << 12))), 0);
 	free(room);
 	add_path(merge, path, NULL);
-	CHECK_TEXT(given(merge), "a10");
+	CHECK_TEXT(given_times(merge), "a10");
 	CHECK_EQ(stats(merge).damaged + stats(merge).lost, 0);
 }
 
@@ -526,7 +497,7 @@ TEST(a_packet_that_still_fills_the_file_is_read)
 	append_packet(path, made);
 	CHECK_EQ(truncate(path, 1 << 12), 0);
 	add_path(merge, path, NULL);
-	CHECK_TEXT(given(merge), "a10 a20");
+	CHECK_TEXT(given_times(merge), "a10 a20");
 	CHECK_EQ(stats(merge).damaged, 0);
 }
 
@@ -538,7 +509,7 @@ TEST(a_file_that_cannot_be_read_is_told)
 	add_path(merge, path_of("cpu0"), NULL);
 	append_packet(path_of("cpu1"), packet_of(0, 0, TIMES(10)));
 	add_path(merge, path_of("cpu1"), NULL);
-	CHECK_TEXT(given(merge), "b10");
+	CHECK_TEXT(given_times(merge), "b10");
 	CHECK_EQ(stats(merge).error, -EBADMSG);
 }
 
@@ -586,7 +557,7 @@ TEST(files_of_anything_are_read_to_their_end)
 		append_packet(path_of(name), packet_of(0, 0, TIMES(50)));
 		CHECK_EQ(truncate(path_of(name), rand() % 250), 0);
 		add_path(merge, path_of(name), NULL);
-		given(merge);
+		given_times(merge);
 		CHECK(relay_merge_is_ended(merge));
 	}
 }
