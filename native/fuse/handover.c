@@ -3,7 +3,6 @@
 #include "protocol.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -49,11 +48,7 @@ void relay_handover_keep_init(const void *message, size_t length)
 static void take_back_resent(void *message, size_t room)
 {
 	const struct fuse_in_header *in = message;
-	const int flags = fcntl(inherited_fd, F_GETFL);
 	ssize_t length;
-	/* As reads of it are later, too. */
-	if (flags < 0 || fcntl(inherited_fd, F_SETFL, flags | O_NONBLOCK))
-		return;
 	do
 		length = read(inherited_fd, message, room);
 	while (length < 0 ? errno == ENOENT || errno == EINTR

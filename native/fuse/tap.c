@@ -293,15 +293,27 @@ void relay_tap_backing_close(int backing)
 	ioctl(tap.session_fd, TAP_BACKING_CLOSE, &id);
 }
 
-/* Have libfuse exchange its messages through this file, on the descriptor of /dev/fuse that an earlier server had, and
- * begin the session with the FUSE_INIT that the kernel sent to the first server. */
-static int take_over(struct fuse_session *se, const struct fuse_custom_io *io, int fd)
+/* Have libfuse exchange its messages through this file, on a descriptor of /dev/fuse. Returns 0, or as
+ * fuse_session_custom_io() or fcntl(2). */
+static int use_device(struct fuse_session *se, int fd)
 {
-	struct fuse_buf message = {0};
-	int result = fuse_session_custom_io(se, io, fd);
+	static const struct fuse_custom_io io = {.read = tap_read, .writev = tap_writev};
+	int result = fuse_session_custom_io(se, &io, fd);
 	if (result)
 		return result;
 	tap.session_fd = fd;
+	/* A request that poll(2) has told of may be gone: its program was killed. The loop must not sleep then. */
+	return fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK);
+}
+
+/* Use the descriptor that an earlier server had, and begin the session with the FUSE_INIT that the kernel sent to the
+ * first server. */
+static int take_over(struct fuse_session *se, int fd)
+{
+	struct fuse_buf message = {0};
+	int result = use_device(se, fd);
+	if (result)
+		return result;
 	result = fuse_session_receive_buf(se, &message);
 	if (result > 0)
 		fuse_session_process_buf(se, &message);
@@ -311,7 +323,6 @@ static int take_over(struct fuse_session *se, const struct fuse_custom_io *io, i
 
 int fuse_session_mount(struct fuse_session *se, const char *mountpoint)
 {
-	static const struct fuse_custom_io io = {.read = tap_read, .writev = tap_writev};
 	int (*mount)(struct fuse_session *, const char *);
 	int result;
 	/* ISO C does not convert an object pointer into a function pointer; POSIX allows this form for dlsym(3). */
@@ -324,15 +335,11 @@ int fuse_session_mount(struct fuse_session *se, const char *mountpoint)
 	if (tap.interrupt_fd < 0)
 		return -1;
 	if (relay_handover_fd() >= 0)
-		return take_over(se, &io, relay_handover_fd());
+		return take_over(se, relay_handover_fd());
 	result = mount(se, mountpoint);
 	if (result)
 		return result;
-	tap.session_fd = fuse_session_fd(se);
-	result = fuse_session_custom_io(se, &io, tap.session_fd);
-	/* A request that poll(2) has told of may be gone: its program was killed. The loop must not sleep then. */
-	if (!result)
-		result = fcntl(tap.session_fd, F_SETFL, fcntl(tap.session_fd, F_GETFL) | O_NONBLOCK);
+	result = use_device(se, fuse_session_fd(se));
 	if (result)
 		fuse_session_unmount(se);
 	return result;
