@@ -1,8 +1,7 @@
-"""The last bytes of an open file `merged` or `peekN`, so that they can be read again; a note has them, too.
+"""The last bytes of an open file `merged` or `peekN`, to be read again; a note has them, too (numbered.py).
 
-Bytes have numbers in the order in which they were added. A byte is at its number modulo the length of the note, which
-is more than is kept: the bytes that a read(2) adds leave those that were kept before it, for the case that its reply
-was not sent.
+The note is longer than what is kept: the bytes that a read(2) adds leave those that were kept before it, for the case
+that its reply was not sent.
 """
 
 from __future__ import annotations
@@ -10,12 +9,11 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from relayfs_fuse.fs.kinds.numbered import all_of, load, room_for, store
 from relayfs_fuse.fs.notes import KEPT
 
 if TYPE_CHECKING:
     from relayfs_fuse.fs.notes import Notes
-
-_LEAST_BYTES = 4096
 
 
 class Kept:
@@ -46,20 +44,12 @@ class Kept:
         self._data += data
         if data and (self._copy is None or len(self._copy) < len(self._data)):
             self._copy = None
-            room = max(_LEAST_BYTES, 1 << (len(self._data) - 1).bit_length())
             with suppress(OSError):  # there is no room: the next server keeps nothing
-                self._copy = notes.reserve(KEPT, self._number, room)
+                self._copy = notes.reserve(KEPT, self._number, room_for(len(self._data)))
             data = bytes(self._data)
         if self._copy is not None:
-            self._write(self._copy, data, end)
+            store(self._copy, end - len(data), all_of(data))
         del self._data[: max(0, len(self._data) - most)]
-
-    @staticmethod
-    def _write(copy: memoryview, data: bytes, end: int) -> None:
-        at = (end - len(data)) % len(copy)
-        first = min(len(data), len(copy) - at)
-        copy[at : at + first] = data[:first]
-        copy[: len(data) - first] = data[first:]
 
     def restore(self, notes: Notes, length: int, end: int) -> None:
         """Take the bytes of a dead server: `length` before the number `end`, behind which it may have stored more."""
@@ -67,6 +57,4 @@ class Kept:
         if self._copy is None:
             return
         length = min(length, len(self._copy))
-        at = (end - length) % len(self._copy)
-        self._data = bytearray(bytes(self._copy[at : at + length]))
-        self._data += self._copy[: length - len(self._data)]
+        self._data = bytearray(load(self._copy, end - length, length))

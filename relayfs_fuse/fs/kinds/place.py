@@ -3,7 +3,7 @@
 Both are in notes, which the tap reads and changes, too (native/fuse/lane.h):
 
     PLACE   | read(2) | now: end, consumed, kept end, kept | next: the same |
-    KEPT    | the bytes, each at its number modulo the length |
+    KEPT    | the bytes: numbered.py |
 
 `next` counts once the kernel has the answer to the read(2), `now` until then. The bytes that a read(2) adds leave those
 that were kept before it, for the case that its reply was not sent.
@@ -11,42 +11,19 @@ that were kept before it, for the case that its reply was not sent.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from relayfs_fuse.fs import tap
+from relayfs_fuse.fs.kinds.numbered import Added, all_of, load, room_for, store
 from relayfs_fuse.fs.notes import KEPT, PLACE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from relayfs_fuse.fs.notes import Notes
-
-_LEAST_BYTES = 4096
 
 # The words of PLACE: struct relay_lane_noted.
 _UNIQUE, _NOW, _NEXT, _WORDS = 0, 1, 5, 9
 # Of `now` and `next`.
 _END, _CONSUMED, _KEPT_END, _N_KEPT = range(4)
-
-
-class Kept(NamedTuple):
-    """Bytes that are to be kept.
-
-    copy: stores those of them that have so many behind them
-    """
-
-    length: int
-    copy: Callable[[memoryview, int], None]
-
-
-def kept_of(data: bytes) -> Kept:
-    """Return all bytes of `data`."""
-
-    def copy(memory: memoryview, behind: int) -> None:
-        end = len(data) - behind
-        memory[:] = data[end - len(memory) : end]
-
-    return Kept(len(data), copy)
 
 
 class Place:
@@ -97,7 +74,7 @@ class Place:
         return self._copy(begin, begin + min(back, size))
 
     def _copy(self, begin: int, end: int) -> bytes:
-        return b"".join(_pieces(self.kept, begin, end - begin))
+        return load(self.kept, begin, end - begin)
 
     # ---------------------------------------------------------------- changes
 
@@ -110,10 +87,10 @@ class Place:
         """Keep nothing, from the answer to a read(2) on; OSError: ENOMEM."""
         self._change(notes, unique)[_NEXT + _N_KEPT] = 0
 
-    def keep(self, notes: Notes, unique: int, kept: Kept) -> None:
+    def keep(self, notes: Notes, unique: int, added: Added) -> None:
         """Keep further bytes, from the answer to a read(2) on; OSError: ENOMEM."""
         words = self._change(notes, unique)
-        length = min(kept.length, self._most)
+        length = min(added.length, self._most)
         if not length:
             return
         begin = words[_NEXT + _KEPT_END]
@@ -121,7 +98,7 @@ class Place:
         needed = begin + length - first
         if needed > len(self.kept):
             self._grow(notes, first, words[_NOW + _KEPT_END], needed)
-        _store(self.kept, begin, Kept(length, kept.copy))
+        store(self.kept, begin, Added(length, added.copy))
         words[_NEXT + _KEPT_END] = begin + length
         words[_NEXT + _N_KEPT] = min(words[_NEXT + _N_KEPT] + length, self._most)
 
@@ -157,10 +134,10 @@ class Place:
     def _grow(self, notes: Notes, begin: int, end: int, needed: int) -> None:
         """Make room for `needed` bytes, with a copy of those from number `begin` to `end`."""
         # Who reads so many at once will need all room that there can be.
-        size = max(_LEAST_BYTES, 1 << (needed - 1).bit_length() if needed < self._most // 2 else 2 * self._most)
+        size = room_for(needed if needed < self._most // 2 else 2 * self._most)
 
         def fill(room: memoryview) -> None:
-            _store(room, begin, kept_of(self._copy(begin, end)))
+            store(room, begin, all_of(self._copy(begin, end)))
 
         try:
             self.kept = notes.reserve(KEPT, self._number, size, fill)
@@ -181,18 +158,3 @@ class Place:
         self.words[_UNIQUE] = 0
         self.kept = notes.view(KEPT, self._number) or memoryview(b"")
         self.words[_NOW + _N_KEPT] = min(self.words[_NOW + _N_KEPT], len(self.kept))
-
-
-def _pieces(memory: memoryview, begin: int, length: int) -> list[memoryview]:
-    """Return where bytes are that have the numbers from `begin` on."""
-    at = begin % len(memory) if length else 0
-    pieces = memory[at : at + length], memory[: max(0, at + length - len(memory))]
-    return [piece for piece in pieces if piece]
-
-
-def _store(memory: memoryview, begin: int, kept: Kept) -> None:
-    """Store bytes that have the numbers from `begin` on."""
-    behind = kept.length
-    for piece in _pieces(memory, begin, kept.length):
-        behind -= len(piece)
-        kept.copy(piece, behind)

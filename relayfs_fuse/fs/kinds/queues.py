@@ -14,7 +14,8 @@ from relayfs_fuse.errors import failure
 from relayfs_fuse.fs import at_once, tap
 from relayfs_fuse.fs.kinds.base import RECORD_MAX
 from relayfs_fuse.fs.kinds.handles import RelayHandle, read_may_sleep
-from relayfs_fuse.fs.kinds.place import Kept, Place, kept_of
+from relayfs_fuse.fs.kinds.numbered import Added, all_of
+from relayfs_fuse.fs.kinds.place import Place
 
 if TYPE_CHECKING:
     from relayfs_fuse.fs.kinds.relay import StoredBuffer
@@ -189,7 +190,7 @@ class SeekableHandle(BufferHandle):
             return length
         return KEPT_OF_LARGE
 
-    def _skip(self, notes: Notes, unique: int, offset: int, kept: Kept, consumed: int) -> None:
+    def _skip(self, notes: Notes, unique: int, offset: int, kept: Added, consumed: int) -> None:
         """Note that all data before an offset is consumed.
 
         kept: the last bytes before the offset, or all since `end`
@@ -274,7 +275,7 @@ class SeekableHandle(BufferHandle):
         got, behind = await self._take(streams, size, request.unique, may_sleep) if size else (0, 0)
         if not got:
             return None
-        kept = Kept(self._keeps_of(got), tap.read_copy)
+        kept = Added(self._keeps_of(got), tap.read_copy)
         if behind - got < place.consumed:
             self._begin_anew(notes, number, offset)
         self._skip(notes, number, offset + got, kept, behind)
@@ -314,7 +315,7 @@ class SeekableHandle(BufferHandle):
         skip = max(0, length - KEPT_MAX)
         data, behind = await self._peek(streams, skip, length - skip, may_sleep)
         await streams.when_free(lambda: self.stored.buffer.consume_to(position), may_sleep)
-        kept = kept_of(data if behind == position else b"")
+        kept = all_of(data if behind == position else b"")
         self._skip(streams.taking.notes, unique, offset, kept, self.place.consumed)
         streams.waiting.changed(self.stored)
 
