@@ -41,11 +41,16 @@ def test_what_flows_through_peers_arrives(tmp_path: Path) -> None:
     names = next(peer.names for peer in PEERS if peer.source == "bench_peers.c")
     first, second = sorted(os.sched_getaffinity(0))[:2]
     with compiled("bench_peers.c", "") as program:
-        command = [program, "0.001", str(first), str(second), tmp_path, "65536"]
-        done = subprocess.run(command, check=True, capture_output=True, text=True)
-    found = [Flowed(*line.split()) for line in done.stdout.splitlines()]
-    assert [flowed.name for flowed in found] == [f"{name}-{length}" for length in LENGTHS for name in names]
-    assert all(int(flowed.records) >= 64 and flowed.lost == "0" for flowed in found), found
+        # On a busy machine, the two processes may get no CPU for longer than the shortest time.
+        for seconds in ("0.001", "0.03", "1"):
+            command = [program, seconds, str(first), str(second), tmp_path, "65536"]
+            done = subprocess.run(command, check=True, capture_output=True, text=True)
+            found = [Flowed(*line.split()) for line in done.stdout.splitlines()]
+            assert [flowed.name for flowed in found] == [f"{name}-{length}" for length in LENGTHS for name in names]
+            assert all(flowed.lost == "0" for flowed in found), found
+            if all(int(flowed.records) >= 64 for flowed in found):
+                break
+    assert all(int(flowed.records) >= 64 for flowed in found), found
 
 
 def test_peers_that_are_not_installed_are_noticed() -> None:
