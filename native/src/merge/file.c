@@ -32,7 +32,7 @@ struct file_source {
 	uint64_t bytes, at;           /* length of this file; offset of the next packet in it */
 	bool is_complete;             /* the packet that ends a complete file was read */
 	/* Of files that are followed. number: that of the last packet with events, plus 1. told: the offset up to which
-	 * `latest`, ticks, is the end of the latest packet. */
+	 * `latest`, ticks, is the end of the latest packet, if that is more than `at`. */
 	uint64_t number, told, latest;
 };
 
@@ -125,6 +125,11 @@ static bool load_head(const struct file_source *file, uint64_t offset, struct re
 	return *end < file->bytes || is_header || !(is_empty || is_unfinished);
 }
 
+static void note_end(struct file_source *file, const struct relay_packet *head)
+{
+	file->latest = head->timestamp_end > file->latest ? head->timestamp_end : file->latest;
+}
+
 /* Get the next packet of the current file. false: there are no more. */
 static bool next_in_file(struct file_source *file, struct relay_source_packet *packet)
 {
@@ -137,6 +142,7 @@ static bool next_in_file(struct file_source *file, struct relay_source_packet *p
 	file->is_complete = end == file->bytes && packet->head.packet_size / 8 == sizeof(packet->head);
 	if (packet->length)
 		file->number = packet->head.packet_seq_num + 1;
+	note_end(file, &packet->head);
 	file->at = end;
 	return true;
 }
@@ -198,7 +204,7 @@ static void note_latest(struct file_source *file)
 	struct relay_packet head;
 	uint64_t at = file->told > file->at ? file->told : file->at, end;
 	for (; load_head(file, at, &head, &end); at = end)
-		file->latest = head.timestamp_end > file->latest ? head.timestamp_end : file->latest;
+		note_end(file, &head);
 	file->told = at;
 }
 

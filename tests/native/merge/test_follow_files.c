@@ -133,6 +133,20 @@ TEST(a_limit_holds_events_back_and_later_packets_are_seen_meanwhile)
 	CHECK_EQ(stats(merge).late, 0);
 }
 
+TEST(the_packet_that_the_merge_is_reading_counts_as_seen)
+{
+	AUTOPTR(relay_merge) merge = merge_of(0, EVER);
+	struct growing a = begin_file("cpu0", 0);
+
+	relay_merge_limit(merge, 25);
+	grow(&a, packet_of(0, 0, TIMES(10, 30)));
+	follow(merge, 0, &a);
+	CHECK_TEXT(given_times(merge), "a10");
+	CHECK_EQ(relay_merge_look_at_files(merge), 30);
+	relay_merge_limit(merge, 30);
+	CHECK_TEXT(given_times(merge), "a30");
+}
+
 TEST(a_file_that_is_completed_as_a_copy_is_followed_by_the_next_one)
 {
 	AUTOPTR(relay_merge) merge = merge_of(0, EVER);
