@@ -5,14 +5,14 @@ import random
 import re
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
 from babeltrace import packets_in
 from forwarding import files_in, forward, receive, running, same
-from mounts import wait_until
+from mounts import DEADLINE_S, wait_until
 from nats_server import NatsServer
 from stress import is_long
 from tracing import finish, recording
@@ -37,7 +37,13 @@ class Proxy:
         self._listener = socket.create_server(("127.0.0.1", 0))
         self._open: list[socket.socket] = []
         self.url = f"nats://127.0.0.1:{self._listener.getsockname()[1]}"
-        threading.Thread(target=self._serve, daemon=True).start()
+        self._threads: list[threading.Thread] = []
+        self._start(self._serve)
+
+    def _start(self, work: Callable[..., None], *arguments: object) -> None:
+        thread = threading.Thread(target=work, args=arguments, daemon=True)
+        self._threads.append(thread)
+        thread.start()
 
     def _serve(self) -> None:
         with suppress(OSError):
@@ -47,7 +53,7 @@ class Proxy:
                     server = socket.create_connection(self._to)
                     self._open += [client, server]
                     for source, target, what in ((client, server, "commands"), (server, client, "answers")):
-                        threading.Thread(target=self._pass, args=(source, target, what), daemon=True).start()
+                        self._start(self._pass, source, target, what)
 
     def _pass(self, source: socket.socket, target: socket.socket, what: str) -> None:
         with suppress(OSError):
@@ -66,8 +72,14 @@ class Proxy:
         self.is_deaf, self.lost = False, b""
 
     def close(self) -> None:
-        self._listener.close()
+        """End the threads: one that went on sleeping would be taken for one that sleeps in a call of another test."""
+        self._listener.shutdown(socket.SHUT_RDWR)  # close(2) wakes nobody
+        self._threads[0].join(DEADLINE_S)
         self.cut()
+        for thread in self._threads:
+            thread.join(DEADLINE_S)
+            assert not thread.is_alive()
+        self._listener.close()
 
 
 @contextmanager
