@@ -110,7 +110,7 @@ def live(  # noqa: PLR0913, PLR0917  # an option each
 def _say_clocks(directories: tuple[str, ...], *, follows: bool) -> None:
     """Say how far the clocks of machines were off; fail now, not when a viewer comes."""
     try:
-        with closing(Hosts(directories)) as recordings:
+        with closing(Hosts(directories, has_streams=not follows)) as recordings:
             say_clocks(recordings.clocks)
     except NoTraceError:
         if not (follows and any(map(is_received, directories))):

@@ -23,7 +23,7 @@ from relayfs_fuse.tracefiles.ctf import NS
 from relayfs_fuse.tracefiles.hosts import Hosts, is_received, pairs_in, recordings_in
 from relayfs_fuse.tracefiles.losses import NO_BUFFER
 from relayfs_fuse.tracefiles.merged import add_host, add_part, kinds_of, losses_of, process_of, unbuffered_losses
-from relayfs_fuse.tracefiles.recorded import NoTraceError, PartReader, clock_of, part_places, plain_name
+from relayfs_fuse.tracefiles.recorded import NoTraceError, PartReader, beside_streams, clock_of, part_places, plain_name
 from relayfs_fuse.tracefiles.streams import METADATA, stream_name, stream_of
 from relayfs_fuse.tracefiles.time_line import HostClock, stretches_of
 
@@ -240,7 +240,7 @@ class Growing(Closing):
                 continue
             metadata = _signature(os.path.join(path, METADATA))
             try:
-                part = self._reader.part(path, [name for name in names if not stream_of(plain_name(name))])
+                part = self._reader.part(path, beside_streams(names))
             except (RelayError, OSError) as error:
                 self._say_about(path, error)
                 continue
@@ -392,7 +392,7 @@ class Growing(Closing):
 def _has_hosts(directories: Sequence[str]) -> bool:
     """Return whether events are shown with the names of their machines, as Hosts does."""
     try:
-        with closing(Hosts(directories)) as hosts:
+        with closing(Hosts(directories, has_streams=False)) as hosts:
             return bool(hosts.clocks)
     except NoTraceError:
         if not any(map(is_received, directories)):

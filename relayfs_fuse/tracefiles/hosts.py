@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from relayfs_fuse.tracefiles import clock_pairs
-from relayfs_fuse.tracefiles.recorded import NoTraceError, Recording, open_regular, walk
+from relayfs_fuse.tracefiles.recorded import NoTraceError, Recording, fail_at_once, open_regular, walk
 from relayfs_fuse.tracefiles.streams import MARK, RECEIVED
 from relayfs_fuse.tracefiles.time_line import HostClock, stretches_of
 
@@ -33,13 +33,14 @@ class Hosts:
     """The parts of all recordings in some directories.
 
     directories: of machines, of recordings, or of both
+    has_streams: as for Recording
     parts: with the host and the stretches of each, if there are several machines, or the directory is of received ones
     clocks: of the machines, in the order of their names; empty: there is only one, and its recording is what is shown
 
     RelayError: there is no trace. OSError: something cannot be read.
     """
 
-    def __init__(self, directories: Sequence[str]) -> None:
+    def __init__(self, directories: Sequence[str], *, has_streams: bool = True) -> None:
         self.directory = (
             directories[0] if len(directories) == 1 else os.path.commonpath(map(os.path.abspath, directories))
         )
@@ -47,7 +48,7 @@ class Hosts:
         self.clocks: list[HostClock] = []
         self._stack = ExitStack()
         try:
-            self._read(directories)
+            self._read(directories, has_streams=has_streams)
         except BaseException:
             self.close()
             raise
@@ -56,12 +57,12 @@ class Hosts:
         """Remove unpacked files."""
         self._stack.close()
 
-    def _read(self, directories: Sequence[str]) -> None:
+    def _read(self, directories: Sequence[str], *, has_streams: bool) -> None:
         found: list[tuple[str, Recording]] = []
         places = [place for directory in directories for place in recordings_in(directory)]
         for place in places:
             try:
-                recording = Recording(place.path)
+                recording = Recording(place.path, has_streams=has_streams)
             except NoTraceError:
                 # One that has just begun, or of a channel; a directory without a mark is none of a recording.
                 if len(places) == 1 or not os.path.exists(os.path.join(place.path, MARK)):
@@ -103,14 +104,14 @@ def pairs_in(directory: str) -> list[clock_pairs.Pair]:
     return []
 
 
-def recordings_in(directory: str, *fail: Callable[[OSError], None]) -> Iterator[Place]:
+def recordings_in(directory: str, fail: Callable[[OSError], None] = fail_at_once) -> Iterator[Place]:
     """Find recordings in a directory; if none has a mark, as a snapshot, it is the directory itself.
 
     fail: as for walk()
     """
     n = 0
     top = os.path.abspath(directory)
-    for path, directories, names in walk(top, *fail):
+    for path, directories, names in walk(top, fail):
         if MARK in names:
             n += 1
             directories[:] = []

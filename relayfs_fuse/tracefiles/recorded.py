@@ -27,7 +27,7 @@ from relayfs_fuse.tracefiles.losses import told
 from relayfs_fuse.tracefiles.streams import COMPRESSED, METADATA, stream_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from relayfs_fuse.native.merge import Stretch
     from relayfs_fuse.tracefiles.ctf import Declaration
@@ -193,14 +193,17 @@ class PartReader:
 class Recording(PartReader):
     """The parts of a recording in `directory`, in the order of their names.
 
+    has_streams: whether the parts have their streams, of which compressed ones are unpacked
+
     RelayError: there is no trace. OSError: something cannot be read.
     """
 
-    def __init__(self, directory: str) -> None:
+    def __init__(self, directory: str, *, has_streams: bool = True) -> None:
         super().__init__()
         self.directory = directory
         try:
-            parts = [part for path, names in part_places(directory) if (part := self.part(path, names))]
+            places = [(path, names if has_streams else beside_streams(names)) for path, names in part_places(directory)]
+            parts = [part for path, names in places if (part := self.part(path, names))]
         except BaseException:
             self.close()
             raise
@@ -247,11 +250,12 @@ def unpack(source: BinaryIO, target: BinaryIO) -> None:
         raise RelayError(f"{source.name} cannot be unpacked: its end is missing")
 
 
-def _fail(error: OSError) -> None:
+def fail_at_once(error: OSError) -> None:
+    """Raise the error, for walk()."""
     raise error
 
 
-def walk(directory: str, fail: Callable[[OSError], None] = _fail) -> Iterator[tuple[str, list[str], list[str]]]:
+def walk(directory: str, fail: Callable[[OSError], None] = fail_at_once) -> Iterator[tuple[str, list[str], list[str]]]:
     """Walk through the directories that are not hidden, as os.walk() does.
 
     fail: called for each directory that cannot be read, which is left out unless it raises
@@ -261,13 +265,18 @@ def walk(directory: str, fail: Callable[[OSError], None] = _fail) -> Iterator[tu
         yield path, directories, names
 
 
-def part_places(directory: str, fail: Callable[[OSError], None] = _fail) -> Iterator[tuple[str, list[str]]]:
+def part_places(directory: str, fail: Callable[[OSError], None] = fail_at_once) -> Iterator[tuple[str, list[str]]]:
     """Find the directories that have metadata, and the names of their files; fail: as for walk()."""
     for path, _, names in walk(directory, fail):
         plain = {plain_name(name) for name in names}
         if METADATA in plain:
             # While a file is being compressed, both can exist; then the plain one is read.
             yield path, [name for name in names if name == plain_name(name) or plain_name(name) not in names]
+
+
+def beside_streams(names: Iterable[str]) -> list[str]:
+    """Return the names of files that are none of a stream."""
+    return [name for name in names if not stream_of(plain_name(name))]
 
 
 def plain_name(name: str) -> str:

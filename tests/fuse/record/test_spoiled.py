@@ -85,3 +85,17 @@ def test_what_is_spoiled_while_it_is_followed_harms_no_other_recording(store, ru
             view.wait_for(lambda: any(one["host"] == "b" for one in view.events()))
             said = view.finish()
     assert named is None or f"relayctl: {named}" in said
+
+
+def test_a_compressed_stream_that_is_spoiled_before_harms_no_other(store, run, out):
+    app = run(store.create("t"), "app")
+    app.write(100)
+    with recording("t", "--store", store.path, "-o", out):
+        app.flush()
+        wait_until(lambda: list(out.rglob("cpu[0-9]")), "the first packet")  # of the CPU where the program runs
+        bad = next(out.rglob("cpu[0-9]")).with_name("cpu900.zst")
+        bad.write_bytes(bytes(100))
+        with viewing(out, "--follow", "--json", "--delay", 100) as view:
+            view.wait_for(lambda: len(view.events()) == 100)
+            said = view.finish()
+    assert f"relayctl: {bad}" in said
