@@ -11,7 +11,12 @@
 
 /* HERE: so many calls are skipped after one that found both threads on one CPU. LAST: at most so many after a move.
  * PROCESSOR: the number of the field in stat (proc(5)), counted from the third one on, which follows the name. */
-enum { HERE = 4, LAST = 1023, PROCESSOR = 39 - 3 };
+enum { HERE = 1, LAST = 1023, PROCESSOR = 39 - 3 };
+
+/* Linux wakes a program on another CPU if that one is idle, and not if it is one of a virtual machine that the host has
+ * stopped since. The CPU that this thread has left is idle, and a host waits some 200 us before it stops it (halt_poll_ns
+ * of KVM). If the other thread was woken before, it would move there. */
+enum { LEFT_US = 400 };
 
 /* Read the beginning of a file as text. 0: it cannot be read. */
 static int read_text(const char *path, char *text, size_t room)
@@ -44,6 +49,7 @@ static int has_all(const cpu_set_t *set)
 	       !strchr(text, ',') && CPU_COUNT(set) == last + 1;
 }
 
+/* Move this thread, and let the CPU that it has left rest. */
 static void move(int cpu)
 {
 	cpu_set_t set;
@@ -55,6 +61,7 @@ static void move(int cpu)
 	/* All CPUs, also those that are added later. */
 	memset(&set, 0xff, sizeof(set));
 	sched_setaffinity(0, sizeof(set), &set);
+	usleep(LEFT_US);
 }
 
 void relay_beside(uint32_t thread)
