@@ -14,6 +14,7 @@
  * their numbers tell: a receiver may get them in another order.
  */
 #define _GNU_SOURCE
+#include "base/futex.h"
 #include "base/mapping.h"
 #include "merge/merge.h"
 
@@ -22,7 +23,11 @@
 #include <stddef.h>
 #include <stdlib.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
+
+/* How long a recorder may take to complete a file that is not followed. */
+enum { LEASE_MS = 10000 };
 
 struct file_source {
 	struct relay_source source;
@@ -61,11 +66,30 @@ static int copy_file(struct relay_mapping *mapping, int fd, uint64_t bytes)
 	return err;
 }
 
+/* True if what cannot be read now is asked for again later. */
+static bool may_grow(const struct file_source *file)
+{
+	return file->source.has_grown && !file->source.is_finished;
+}
+
+/* Open the current file. -EAGAIN: its recorder has a lease of it (fcntl(2)), because it completes the file. */
+static int open_file(const struct file_source *file)
+{
+	const char *const path = file->paths[file->n_read - 1];
+	const int64_t deadline = relay_now_ms() + LEASE_MS;
+	int fd = relay_mapping_open(path, O_RDONLY, false);
+	while (fd == -EAGAIN && !may_grow(file) && relay_now_ms() < deadline) {
+		nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+		fd = relay_mapping_open(path, O_RDONLY, false);
+	}
+	return fd;
+}
+
 /* Map the current file, to go on at file->at. 0; 1: the file is empty; or -errno. */
 static int map_file(struct file_source *file)
 {
 	struct stat st;
-	int fd = relay_mapping_open(file->paths[file->n_read - 1], O_RDONLY, false);
+	int fd = open_file(file);
 	if (fd < 0)
 		return fd;
 	int err = fstat(fd, &st) ? -errno : st.st_size == 0;
@@ -121,7 +145,7 @@ static bool load_head(const struct file_source *file, uint64_t offset, struct re
 	*end = offset + packet_size / 8;
 	const bool is_header = packet_size / 8 == sizeof(*head), is_empty = content_size / 8 == sizeof(*head);
 	/* The recorder of a file that is followed has not finished a packet before its padding is the room behind it. */
-	const bool is_unfinished = file->source.has_grown && !file->source.is_finished && content_size < packet_size;
+	const bool is_unfinished = may_grow(file) && content_size < packet_size;
 	return *end < file->bytes || is_header || !(is_empty || is_unfinished);
 }
 
@@ -180,20 +204,19 @@ static void go_on(struct file_source *file)
 static int next_packet(struct relay_source *source, struct relay_source_packet *packet)
 {
 	struct file_source *file = (struct file_source *)source;
-	const bool may_grow = source->has_grown && !source->is_finished;
 	packet->watermark = 0;
 	for (bool is_new = false;; is_new = true) {
 		if (!file->mapping.base && file->n_read && (is_new || source->has_grown)) {
 			int err = map_file(file);
-			/* A file that is followed may have been removed, or replaced. */
-			if (err < 0 && !(source->has_grown && err == -ENOENT))
+			/* A file that is followed may have been removed, or replaced; or it is being completed. */
+			if (err < 0 && !(source->has_grown && err == -ENOENT) && !(may_grow(file) && err == -EAGAIN))
 				return err;
 		}
 		if (file->mapping.base && next_in_file(file, packet))
 			return RELAY_SOURCE_PACKET;
 		unmap_file(file);
 		if (!may_go_on(file))
-			return may_grow ? RELAY_SOURCE_EMPTY : RELAY_SOURCE_ENDED;
+			return may_grow(file) ? RELAY_SOURCE_EMPTY : RELAY_SOURCE_ENDED;
 		go_on(file);
 	}
 }

@@ -5,6 +5,9 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
+#include <signal.h>
+#include <time.h>
 #include <unistd.h>
 
 LIBRARY(static);
@@ -164,6 +167,62 @@ TEST(a_file_that_is_completed_as_a_copy_is_followed_by_the_next_one)
 	grow(&second, packet_of(0, 3, TIMES(40)));
 	CHECK_EQ(relay_merge_look_at_files(merge), 40);
 	CHECK_TEXT(given_times(merge), "a40");
+}
+
+/* As its recorder does while it completes a file that nobody else has open. */
+static int lease(const struct growing *file)
+{
+	int fd = open(file->path, O_RDWR | O_CLOEXEC);
+	signal(SIGIO, SIG_IGN);
+	CHECK_EQ(fcntl(fd, F_SETLEASE, F_WRLCK), 0);
+	return fd;
+}
+
+TEST(a_file_is_read_when_its_recorder_has_completed_it)
+{
+	AUTOPTR(relay_merge) merge = merge_of(0, EVER);
+	struct growing a = begin_file("cpu0", 0);
+
+	grow(&a, packet_of(0, 0, TIMES(10, 20)));
+	int leased = lease(&a);
+	follow(merge, 0, &a);
+	CHECK_TEXT(given_times(merge), "");
+	CHECK_EQ(relay_merge_look_at_files(merge), 0);
+	CHECK_TEXT(given_times(merge), "");
+	close(leased);
+	CHECK_EQ(relay_merge_look_at_files(merge), 20);
+	CHECK_TEXT(given_times(merge), "a10 a20");
+	CHECK_EQ(stats(merge).error, 0);
+}
+
+static void *close_soon(void *fd)
+{
+	nanosleep(&(struct timespec){.tv_nsec = 50000000}, NULL);
+	close((int)(intptr_t)fd);
+	return NULL;
+}
+
+TEST(a_file_that_is_not_followed_is_waited_for)
+{
+	AUTOPTR(relay_merge) merge = merge_of(0, EVER);
+	struct growing a = begin_file("cpu0", 0), b = begin_file("cpu1", 0);
+	const char *const paths[] = {a.path};
+	pthread_t thread;
+
+	grow(&a, packet_of(0, 0, TIMES(10, 20)));
+	grow(&b, packet_of(1, 0, TIMES(15)));
+	CHECK_EQ(relay_merge_add_files(merge, 0, 0, paths, 1), 0);
+	follow(merge, 1, &b);
+	pthread_create(&thread, NULL, close_soon, (void *)(intptr_t)lease(&a));
+	CHECK_TEXT(given_times(merge), "a10 b15 a20");
+	pthread_join(thread, NULL);
+	/* Also when a file that was followed is read to its end. */
+	grow(&b, packet_of(1, 1, TIMES(25)));
+	pthread_create(&thread, NULL, close_soon, (void *)(intptr_t)lease(&b));
+	relay_merge_finish(merge, 0);
+	CHECK_TEXT(given_times(merge), "b25");
+	pthread_join(thread, NULL);
+	CHECK_EQ(stats(merge).error, 0);
 }
 
 TEST(the_next_file_waits_for_what_is_missing_in_this_one)
