@@ -10,7 +10,7 @@
 #include <sys/uio.h>
 
 /* TAP_PLACES: of the table of known files, a power of two. */
-enum { TAP_PLACES = 1 << 16, TAP_S_NS = 1000000000 };
+enum { TAP_PLACES = 1 << 16, TAP_LOOKERS = 128, TAP_S_NS = 1000000000 };
 
 /* next: at the same place of the table */
 struct relay_tap_file {
@@ -23,6 +23,13 @@ struct relay_tap_file {
 static struct relay_tap_file *places[TAP_PLACES];
 static relay_tap_lookup *answer;
 static const struct fuse_entry_out *answered;
+
+/* Of threads whose last request was a lookup: the inode whose attributes they were given. Such a thread may not have run since,
+ * so the kernel may still have to take the attributes over. A thread's place is its number modulo TAP_LOOKERS. */
+static struct {
+	uint64_t inode; /* 0: none */
+	uint32_t thread;
+} lookers[TAP_LOOKERS];
 
 void relay_tap_answer_lookups(relay_tap_lookup *lookup, const struct fuse_entry_out *entry)
 {
@@ -113,6 +120,33 @@ static int find_known(uint64_t parent, const char *name, struct fuse_entry_out *
 	return 1;
 }
 
+/* ------------------------------------------------------------------ several threads that look at a file */
+
+/* Whether another thread was given attributes of this file, and may not have run since. */
+static int others_look_at(uint64_t inode, uint32_t thread)
+{
+	int found = 0;
+	for (size_t i = 0; i < TAP_LOOKERS; i++) {
+		if (lookers[i].inode != inode || lookers[i].thread == thread)
+			continue;
+		lookers[i].inode = 0;
+		found = 1;
+	}
+	return found;
+}
+
+/* Have the kernel ask for the attributes of a file, and not take over any that it was given before. It takes those of a lookup
+ * over when the thread runs that has asked, and drops them if others, of a lookup that ended after this one had begun, are there:
+ * these may be older. */
+static void invalidate_attributes(int fd, uint64_t inode)
+{
+	const struct fuse_notify_inval_inode_out told = {.ino = inode, .off = -1};
+	const struct fuse_out_header out = {.len = sizeof(out) + sizeof(told), .error = FUSE_NOTIFY_INVAL_INODE};
+	struct iovec notice[] = {{(void *)&out, sizeof(out)}, {(void *)&told, sizeof(told)}};
+	ssize_t sent = writev(fd, notice, 2);
+	(void)sent; /* ENOENT: the kernel knows no such inode */
+}
+
 /* ------------------------------------------------------------------ messages */
 
 int relay_lookups_answer(int fd, const struct fuse_in_header *in, size_t length)
@@ -120,6 +154,9 @@ int relay_lookups_answer(int fd, const struct fuse_in_header *in, size_t length)
 	const char *name = (const char *)(in + 1);
 	struct fuse_entry_out known;
 	const struct fuse_entry_out *entry = &known;
+	const size_t place = in->pid % TAP_LOOKERS;
+	if (lookers[place].thread == in->pid)
+		lookers[place].inode = 0;
 	/* A request that is sent again may be one of which a server before has answered a part. */
 	if (!answer || length <= sizeof(*in) || in->opcode != FUSE_LOOKUP || in->unique & TAP_RESENT ||
 	    !memchr(name, 0, length - sizeof(*in)))
@@ -133,6 +170,10 @@ int relay_lookups_answer(int fd, const struct fuse_in_header *in, size_t length)
 		if (result == RELAY_TAP_ANSWERED)
 			entry = answered;
 	}
+	if (others_look_at(entry->nodeid, in->pid))
+		invalidate_attributes(fd, entry->nodeid);
+	lookers[place].inode = entry->nodeid;
+	lookers[place].thread = in->pid;
 	struct fuse_out_header out = {.len = sizeof(out) + sizeof(*entry), .unique = in->unique};
 	struct iovec reply[] = {{&out, sizeof(out)}, {(void *)entry, sizeof(*entry)}};
 	ssize_t sent = writev(fd, reply, 2);

@@ -50,15 +50,15 @@ def wait_until(condition: Callable[[], object], what: str | Callable[[], str], d
         time.sleep(min(max(waited / 10, 0.002), 0.02))
 
 
+def is_stopped(process: int) -> bool:
+    """Whether all threads are stopped: one that goes on for a moment may answer a request."""
+    stats = [path.read_text() for path in Path(f"/proc/{process}/task").glob("*/stat")]
+    return all(text.rpartition(")")[2].split()[0] == "T" for text in stats)
+
+
 def stop_process(process: int) -> None:
-    """Stop a process; wait until all its threads are stopped, as one that goes on for a moment may answer a request."""
-
-    def is_stopped() -> bool:
-        stats = [path.read_text() for path in Path(f"/proc/{process}/task").glob("*/stat")]
-        return all(text.rpartition(")")[2].split()[0] == "T" for text in stats)
-
     os.kill(process, signal.SIGSTOP)
-    wait_until(is_stopped, f"process {process} is stopped")
+    wait_until(lambda: is_stopped(process), f"process {process} is stopped")
 
 
 def wait_until_quick(measure_s: Callable[[], float], n: int, limit_s: float) -> None:

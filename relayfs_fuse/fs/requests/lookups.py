@@ -6,7 +6,7 @@ file is opened or removed. If something was written to it, the lookup is answere
 The kernel may use the attributes in such an answer for ATTRIBUTES_NS, which it makes some milliseconds: without that it
 would ask for them next. That shows nothing old. Who gives a path has the kernel look it up, and so get the attributes,
 each time; and of a file that somebody has open, whose descriptor could be asked, it may not use them (see
-Operations.open()).
+Operations.open()). If several threads look at a file, the tap sees to that none is shown what another was told before.
 """
 
 from __future__ import annotations
