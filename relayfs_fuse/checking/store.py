@@ -27,8 +27,9 @@ from relayfs_fuse.checking.traces import TraceChecker, is_left_over
 from relayfs_fuse.errors import CommandError, RelayError
 from relayfs_fuse.fs.commands.control import check_path
 from relayfs_fuse.fs.early import EARLY_NAME
-from relayfs_fuse.fs.store import COUNTERS_NAME, CRASHED_NAME, LOST_NAME, ROOT_NAME, TRACES_NAME
+from relayfs_fuse.fs.store import COUNTERS_NAME, CRASHED_NAME, LOST_NAME, ROOT_NAME
 from relayfs_fuse.fs.store_lock import LOCK_NAME, SOCKET_NAME
+from relayfs_fuse.native.store import TRACES_NAME, control_in_store
 from relayfs_fuse.native.tables import PERMS
 from relayfs_fuse.tracefiles.snapshots import SNAPSHOTS_NAME
 
@@ -182,7 +183,7 @@ class Checker:
 
     def _named(self) -> dict[str, Trace]:
         """Return the traces of the control file."""
-        return {one.name: one for one in traces.all_traces(os.path.join(self._store, TRACES_NAME))}
+        return {one.name: one for one in traces.all_traces(control_in_store(self._store))}
 
     def _unnamed(self, name: str) -> Iterator[Finding]:
         """Check the directory of a trace that the control file did not name."""

@@ -7,13 +7,12 @@ from contextlib import ExitStack
 
 from relayfs_fuse import inotify
 from relayfs_fuse.native.library import Closing
+from relayfs_fuse.native.store import TRACES_NAME
 
 _MASK = (
     inotify.CREATE | inotify.DELETE | inotify.MOVED_FROM | inotify.MOVED_TO | inotify.DELETE_SELF | inotify.MOVE_SELF
     | inotify.ONLY_DIRECTORIES
 )  # fmt: skip
-# Names with a dot are the server's own; but other traces are in another file of this name.
-_TRACES = ".traces"
 _GONE = (errno.ENOENT, errno.ENOTDIR)
 
 
@@ -55,4 +54,5 @@ class Changes(Closing):
 
 def _is_change(mask: int, name: str) -> bool:
     """Return whether an event is of a name that is shown; IGNORED only says that a watch has ended."""
-    return mask & ~inotify.IGNORED != 0 and (not name.startswith(".") or name == _TRACES)
+    # Names with a dot are the server's own; but other traces are in another file of this name.
+    return mask & ~inotify.IGNORED != 0 and (not name.startswith(".") or name == TRACES_NAME)

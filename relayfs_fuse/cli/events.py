@@ -24,6 +24,7 @@ from relayfs_fuse.cli.common import (
 from relayfs_fuse.cli.traces import all_traces
 from relayfs_fuse.native import trace as native_trace
 from relayfs_fuse.native.events import LEVELS
+from relayfs_fuse.native.store import control_in_mount, control_in_store
 from relayfs_fuse.reading.counting import count_events
 from relayfs_fuse.reading.room import permit_many_files
 from relayfs_fuse.reading.running import RunningProgram, running_programs
@@ -105,9 +106,9 @@ def events(
 
 def _control_files(mount: str | None, store: str | None) -> list[str]:
     """Return the paths of the control file that this user may open; programs of other users map the mount's."""
-    in_store = os.path.join(find_store(mount, store), ".traces")
+    in_store = control_in_store(find_store(mount, store))
     place = None if store is not None else find_mount(mount)
-    in_mount = [os.path.join(place, ".traces", "control")] if place is not None else []
+    in_mount = [control_in_mount(place)] if place is not None else []
     return [path for path in (in_store, *in_mount) if os.access(path, os.R_OK)] or [in_store]
 
 

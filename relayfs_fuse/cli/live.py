@@ -16,6 +16,7 @@ from relayfs_fuse.cli.common import are_recordings_all, check_stdout, place_opti
 from relayfs_fuse.cli.delay import delay_of, delay_option
 from relayfs_fuse.errors import RelayError
 from relayfs_fuse.lttng_live.server import ServedRecordings, ServedTraces, Server
+from relayfs_fuse.native.store import control_in_store
 from relayfs_fuse.native.trace import Traces
 from relayfs_fuse.reading.damage import reason
 from relayfs_fuse.reading.room import permit_many_files
@@ -102,7 +103,7 @@ def live(  # noqa: PLR0913, PLR0917  # an option each
         with closing(Source(names[0], place)) as source:
             trace = source.trace
     else:
-        Traces(os.path.join(place, ".traces")).close()  # to fail now, as above
+        Traces(control_in_store(place)).close()  # to fail now, as above
     served = ServedTraces(place, trace, delay_of(delay), say)
     trio.run(_serve, Server(served), listen, trace.name if trace else None)
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from relayfs_fuse.cli.common import printable, show_json, show_table
 from relayfs_fuse.cli.names import CHANNEL, names_in, traces_of
 from relayfs_fuse.errors import RelayError
+from relayfs_fuse.native.store import TRACES_NAME
 from relayfs_fuse.reading.source import find_root
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ def _losses_of(place: str, name: str) -> Iterator[dict[str, Any]]:
     with suppress(FileNotFoundError):  # it has no processes
         for process in sorted(os.listdir(above)):
             yield from _read(f"{name}/{process}", os.path.join(above, process, "cpu", "losses"))
-    for one in _read(name, os.path.join(place, ".traces", "losses")):
+    for one in _read(name, os.path.join(place, TRACES_NAME, "losses")):
         if one["buffer"] == name:
             yield one | {"buffer": None}
 

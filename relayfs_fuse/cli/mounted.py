@@ -15,6 +15,7 @@ from relayfs_fuse.cli.machine import NOTE, OK, PROBLEM, Finding
 from relayfs_fuse.cli.version import SERVER_XATTR
 from relayfs_fuse.errors import RelayError
 from relayfs_fuse.fs import mounts
+from relayfs_fuse.native.store import control_in_store
 from relayfs_fuse.native.trace import Traces
 from relayfs_fuse.reading.source import find_store
 
@@ -128,7 +129,7 @@ def _mapping(place: str) -> Finding:
 
 def _traces(place: str) -> Iterator[Finding]:
     try:
-        with closing(Traces(os.path.join(find_store(place), ".traces"))):
+        with closing(Traces(control_in_store(find_store(place)))):
             pass
     except PermissionError:
         return  # only the store's owner and root may open it

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from relayfs_fuse import explain
 from relayfs_fuse.errors import MountError
+from relayfs_fuse.native.store import control_in_mount, control_in_store
 from relayfs_fuse.native.trace import Traces
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ def traces_of(where: str, place: str | None = None) -> list[str]:
 
     place: a mount, which tells them in place of the store; None: the store does
     """
-    control = os.path.join(where, ".traces") if place is None else os.path.join(place, ".traces", "control")
+    control = control_in_store(where) if place is None else control_in_mount(place)
     try:
         with closing(Traces(control)) as traces:
             return sorted(trace.name for trace in traces.all().values())

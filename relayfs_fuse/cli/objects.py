@@ -26,6 +26,7 @@ from relayfs_fuse.fs.commands.control import check_path
 from relayfs_fuse.fs.kinds.channel import BadMemoryError
 from relayfs_fuse.native import trace as native_trace
 from relayfs_fuse.native.library import Closing
+from relayfs_fuse.native.store import control_in_mount, control_in_store
 from relayfs_fuse.native.tables import TYPES
 from relayfs_fuse.native.trace import Trace, Traces
 from relayfs_fuse.reading.source import find_mount, find_store
@@ -141,7 +142,7 @@ class _Store(Closing):
             self._control.close()
             self._control = None
         with suppress(FileNotFoundError):  # of a store that no server has served yet
-            self._control = Traces(os.path.join(self._where, ".traces"))
+            self._control = Traces(control_in_store(self._where))
         traces = sorted(trace.name for trace in self._control.all().values()) if self._control is not None else []
         paths = filter(self._is_wanted, channels_of_store(self._where, traces, self._changes.watch))
         self._channels = _kept(self._channels, paths)
@@ -237,7 +238,7 @@ def _read_mount(place: str, is_wanted: Callable[[str], bool]) -> Iterator[Figure
             channel = Figures(path, None, f"{error.filename}: {error.strerror}")
         if channel is not None:
             yield channel
-    for trace in all_traces(os.path.join(place, ".traces", "control")):
+    for trace in all_traces(control_in_mount(place)):
         if is_wanted(trace.name):
             yield _trace_alone(trace)
 

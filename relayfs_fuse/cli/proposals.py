@@ -5,7 +5,6 @@ click calls these while a user types, so what cannot be found out is not propose
 
 from __future__ import annotations
 
-import os
 from contextlib import closing, suppress
 from typing import TYPE_CHECKING
 
@@ -24,6 +23,7 @@ from relayfs_fuse.cli.names import (
 )
 from relayfs_fuse.errors import RelayError
 from relayfs_fuse.fs.commands import trace_control, trigger_control
+from relayfs_fuse.native.store import control_in_store
 from relayfs_fuse.native.tables import OPTIONS, TRACE_OPTIONS
 from relayfs_fuse.native.trace import Traces
 from relayfs_fuse.reading.source import find_mount, find_root, find_store
@@ -162,7 +162,7 @@ def _items(names: Iterable[str], typed: str) -> list[CompletionItem]:
 def _traces(context: click.Context) -> list[str]:
     with suppress(OSError, RelayError):
         store = find_store(context.params.get("mount"), context.params.get("store"))
-        with closing(Traces(os.path.join(store, ".traces"))) as control:
+        with closing(Traces(control_in_store(store))) as control:
             return [trace.name for trace in control.all().values()]
     return []
 

@@ -15,6 +15,7 @@ from relayfs_fuse.cli import complete
 from relayfs_fuse.cli.common import check_stdout, place_options
 from relayfs_fuse.cli.live import listen_option
 from relayfs_fuse.errors import RelayError
+from relayfs_fuse.native.store import control_in_store
 from relayfs_fuse.native.trace import Traces
 from relayfs_fuse.reading.damage import reason
 from relayfs_fuse.reading.room import permit_many_files
@@ -48,7 +49,7 @@ def serve(
         raise RelayError(f"serve needs {missing}; `pip install 'relayfs[serve]'` installs it") from error
     permit_many_files()
     place = find_store(mount, store)
-    Traces(os.path.join(place, ".traces")).close()  # to fail now, not when a client comes
+    Traces(control_in_store(place)).close()  # to fail now, not when a client comes
     if not os.access(place, os.R_OK | os.X_OK):
         raise RelayError(f"{place}: this user may not read the store; run serve as the user of the server, or as root")
     token = None if token_file is None else _token_in(token_file)

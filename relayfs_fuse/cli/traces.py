@@ -25,6 +25,7 @@ from relayfs_fuse.cli.moment import moment
 from relayfs_fuse.fs.commands import trace_control
 from relayfs_fuse.fs.commands.control import format_size
 from relayfs_fuse.native import trace as native_trace
+from relayfs_fuse.native.store import control_in_mount, control_in_store
 from relayfs_fuse.native.tables import TRACE_OPTIONS
 from relayfs_fuse.reading.source import find_mount, find_store
 from relayfs_fuse.tracefiles.snapshots import kept
@@ -129,10 +130,10 @@ def list_traces(mount: str | None, store: str | None, json_wanted: bool) -> None
     """
     check_stdout()
     where = find_store(mount, store)
-    control = os.path.join(where, ".traces")
+    control = control_in_store(where)
     place = find_mount(mount) if store is None else None
     if place is not None and not os.path.isdir(where):
-        control = os.path.join(place, ".traces", "control")  # as in a container that has only the mount
+        control = control_in_mount(place)  # as in a container that has only the mount
     traces = [_describe(where, one) for one in all_traces(control)]
     if json_wanted:
         show_json(traces)

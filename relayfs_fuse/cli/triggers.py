@@ -12,6 +12,7 @@ from relayfs_fuse.cli.common import check_stdout, json_lines_option, mount_optio
 from relayfs_fuse.cli.control import commands, find_control
 from relayfs_fuse.cli.traces import all_traces
 from relayfs_fuse.fs.commands import trigger_control
+from relayfs_fuse.native.store import control_in_store
 from relayfs_fuse.native.triggers import TriggerState
 from relayfs_fuse.reading.source import find_store
 from relayfs_fuse.tracefiles.trigger_files import read_definitions, read_state
@@ -79,7 +80,7 @@ def list_triggers(mount: str | None, store: str | None, json_wanted: bool) -> No
 
 def all_triggers(store: str) -> Iterator[dict[str, Any]]:
     """Yield what there is to say of each trigger of a store, in the order of traces; OSError."""
-    for trace in all_traces(os.path.join(store, ".traces")):
+    for trace in all_traces(control_in_store(store)):
         directory = os.path.join(store, trace.name)
         states = read_state(directory).get("triggers", {})
         for definition in read_definitions(directory):

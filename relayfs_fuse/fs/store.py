@@ -53,6 +53,7 @@ from relayfs_fuse.fs.own_path import stranger_above
 from relayfs_fuse.fs.protection import REMOVED, Protection, delete, delete_removed, delete_when_closed
 from relayfs_fuse.fs.store_lock import LOCK_NAME, SOCKET_NAME, StoreLock
 from relayfs_fuse.fs.survey import Survey
+from relayfs_fuse.native.store import TRACES_NAME
 from relayfs_fuse.native.tables import PERMS
 from relayfs_fuse.tracefiles.snapshots import SNAPSHOTS_NAME
 
@@ -71,7 +72,6 @@ FREEING_S = 2.0
 NLINK_EMPTY, SIZE_EMPTY = 2, 40
 ROOT_NAME = ".root"
 COUNTERS_NAME, CRASHED_NAME = ".counters", ".crashed"
-TRACES_NAME = ".traces"
 LOST_NAME = ".traces-lost"
 
 

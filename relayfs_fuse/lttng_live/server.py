@@ -22,6 +22,7 @@ from relayfs_fuse.lttng_live.connection import Connection
 from relayfs_fuse.lttng_live.messages import Attach
 from relayfs_fuse.lttng_live.recorded import GrowingRounds, RecordedRounds
 from relayfs_fuse.lttng_live.rounds import ROUND_S, VIEWERS_MAX, Rounds
+from relayfs_fuse.native.store import control_in_store
 from relayfs_fuse.native.trace import Traces
 from relayfs_fuse.reading.damage import reason
 
@@ -84,7 +85,7 @@ class ServedTraces:
     def all(self) -> list[Trace]:
         """Return the traces that exist now; if the control file cannot be read, report that and return none."""
         try:
-            with closing(Traces(os.path.join(self.store, ".traces"))) as traces:
+            with closing(Traces(control_in_store(self.store))) as traces:
                 found = list(traces.all().values())
         except OSError as error:
             self.say(f"the traces of {self.store} cannot be read: {reason(error)}")

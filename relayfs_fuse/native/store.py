@@ -12,6 +12,9 @@ from relayfs_fuse.native import library
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+# What a store calls the control file of traces, and a mount the directory that has it.
+TRACES_NAME = ".traces"
+
 
 def find_mount() -> str | None:
     """Find $RELAYFS, or the first mount that is root's or this user's; None: there is none."""
@@ -22,7 +25,7 @@ def find_mount() -> str | None:
 
 def find_store(mount: str) -> str:
     """Find the store behind a mount; OSError: ENODATA, the mount does not name its store; or as getxattr(2)."""
-    return _path(lib.relay_find_store, os.fsencode(mount), asked=os.path.join(mount, ".traces", "control"))
+    return _path(lib.relay_find_store, os.fsencode(mount), asked=control_in_mount(mount))
 
 
 def default_store() -> str:
@@ -34,6 +37,16 @@ def _path(find: Callable[..., int], *arguments: bytes, asked: str | None = None)
     path = ffi.new("char[]", 4096)  # PATH_MAX
     library.check(find(*arguments, path), asked)
     return os.fsdecode(ffi.string(path))
+
+
+def control_in_store(store: str) -> str:
+    """Return the path of the control file of traces in a store."""
+    return os.path.join(store, TRACES_NAME)
+
+
+def control_in_mount(mount: str) -> str:
+    """Return the path of the same file in a mount, for programs of other users and containers without the store."""
+    return os.path.join(mount, TRACES_NAME, "control")
 
 
 def n_possible_cpus() -> int:

@@ -301,7 +301,7 @@ def lost_by_user(store: str) -> dict[int, dict[int, int]]:
 class Traces(library.Handle):
     """The mapped control file of a store's traces.
 
-    path: the store, to serve it; else STORE/.traces, or MNT/.traces/control
+    path: the store, to serve it; else control_in_store() or control_in_mount()
     serves: whether this process is the store's server
     """
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from relayfs_fuse.errors import RelayError
 from relayfs_fuse.native.merge import EVER
+from relayfs_fuse.native.store import TRACES_NAME
 from relayfs_fuse.native.trace import STATE_CPU
 from relayfs_fuse.reading.copies import copies
 from relayfs_fuse.reading.damage import DamagedError, errors_mean_damage, reason
@@ -73,7 +74,7 @@ class Snapshot:
         """
         self._take_room = take_room
         looked_ns = time.time_ns()
-        self._source.losses.begin_with(self._noted(".traces").get(self._source.name, ()), looked_ns)
+        self._source.losses.begin_with(self._noted(TRACES_NAME).get(self._source.name, ()), looked_ns)
         self.summary.note_lost_without_buffers(*self._source.lost_without_buffers())
         for name in self._source.processes():
             try:

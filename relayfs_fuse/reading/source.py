@@ -13,6 +13,7 @@ from relayfs_fuse import inotify, native
 from relayfs_fuse.errors import RelayError
 from relayfs_fuse.fs import mounts
 from relayfs_fuse.native import trace as native_trace
+from relayfs_fuse.native.store import control_in_store
 from relayfs_fuse.tracefiles.losses import Intervals
 
 if TYPE_CHECKING:
@@ -91,7 +92,7 @@ def find_store(mount: str | None = None, store: str | None = None) -> str:
     if store is not None:
         return store
     named = find_mount(mount)
-    if named is not None and os.path.isfile(os.path.join(named, ".traces")):
+    if named is not None and os.path.isfile(control_in_store(named)):
         return named
     root = find_root(mount)
     if root.is_store:
@@ -147,7 +148,7 @@ class Source:
         self.losses = Intervals()
         with ExitStack() as stack:
             try:
-                self._traces = native_trace.Traces(os.path.join(store, ".traces"))
+                self._traces = native_trace.Traces(control_in_store(store))
             except FileNotFoundError as error:
                 raise RelayError(f"there is no trace {name} in {store}: {NO_TRACES}") from error
             stack.callback(self._traces.close)

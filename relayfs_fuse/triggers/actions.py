@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from relayfs_fuse.cli.control import command as control_command
 from relayfs_fuse.errors import RelayError
 from relayfs_fuse.fs.ours import why_not_ours
+from relayfs_fuse.native.store import TRACES_NAME
 from relayfs_fuse.reading.damage import reason
 from relayfs_fuse.reading.snapshot import Snapshot
 from relayfs_fuse.reading.source import Source
@@ -183,7 +184,7 @@ class Actions:
         """Have the server take a snapshot; if memory is short, remove older ones first of those that need not stay."""
         command = action.command
         name = f"{command.name}-{_stamp(action.time)}"
-        above = os.path.join(self._mount, ".traces", self._trace, "snapshots")
+        above = os.path.join(self._mount, TRACES_NAME, self._trace, "snapshots")
         window = _window(action)
         times = f" since={window[0]} until={window[1]}" if window else ""
         n_removed = 0

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from relayfs_fuse import native
 from relayfs_fuse.errors import RelayError
 from relayfs_fuse.native import trace as native_trace
+from relayfs_fuse.native.store import control_in_store
 from relayfs_fuse.reading.damage import reason
 from relayfs_fuse.reading.room import permit_many_files
 from relayfs_fuse.triggers.actions import Actions
@@ -83,7 +84,7 @@ class _Watcher:
 
     def _define(self) -> None:
         """Read the triggers of all traces again."""
-        with closing(native_trace.Traces(os.path.join(self._store, ".traces"))) as control:
+        with closing(native_trace.Traces(control_in_store(self._store))) as control:
             boot = native_trace.boot_id()
             ids = {trace.name: trace.id for trace in control.all().values() if trace.boot == boot}
         for name, watch in list(self._watches.items()):

@@ -30,7 +30,6 @@ from relayfs_fuse.fs.commands.jobs import Effect, LongJob
 from relayfs_fuse.fs.early import take
 from relayfs_fuse.fs.kinds.base import Backing
 from relayfs_fuse.fs.nodes import JoinFile, MappedFile, Node, TextFile, TraceDirectory
-from relayfs_fuse.fs.store import TRACES_NAME
 from relayfs_fuse.fs.traces import jobs
 from relayfs_fuse.fs.traces.declared import notice_nothing_taken
 from relayfs_fuse.fs.traces.instances import InstancesDirectory, show_instance
@@ -42,6 +41,7 @@ from relayfs_fuse.fs.traces.sessions import Session, Sessions
 from relayfs_fuse.fs.traces.snapshots import Snapshots
 from relayfs_fuse.inotify import MOVED_FROM, MOVED_TO, ONLY_DIRECTORIES, QUEUE_OVERFLOW, Inotify
 from relayfs_fuse.native import trace as native_trace
+from relayfs_fuse.native.store import TRACES_NAME
 from relayfs_fuse.native.tables import CLOCKS, PERMS
 from relayfs_fuse.native.trace import Clocks, Process, Trace
 from relayfs_fuse.tracefiles import ctf, recorder_lock
