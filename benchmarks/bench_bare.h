@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * A FUSE server of one file, /file, in the foreground until it is unmounted: the limit of any that is written with libfuse. What the
- * file does is the including program's.
+ * A FUSE server of one file, /file, in the foreground until it is unmounted: the limit of any that is written with
+ * libfuse. What the file does is the including program's.
  */
 #ifndef BENCH_BARE_H
 #define BENCH_BARE_H
