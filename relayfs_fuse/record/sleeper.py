@@ -121,8 +121,9 @@ class Sleepers:
             sleeper.start(seqs)
 
     def wake(self) -> None:
-        """Make the eventfd readable. May be called by signal handlers."""
-        os.eventfd_write(self.eventfd, 1)
+        """Make the eventfd readable. May be called by signal handlers, also after close()."""
+        if self.eventfd >= 0:
+            os.eventfd_write(self.eventfd, 1)
 
     def clear(self) -> None:
         """Make the eventfd unreadable until the next wake-up."""
@@ -133,4 +134,6 @@ class Sleepers:
         """End all threads."""
         for sleeper in self._sleepers:
             sleeper.close()
-        os.close(self.eventfd)
+        # A handler that is called now must not write to a file that gets the number of the descriptor.
+        eventfd, self.eventfd = self.eventfd, -1
+        os.close(eventfd)
