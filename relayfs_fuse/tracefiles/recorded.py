@@ -39,6 +39,10 @@ if TYPE_CHECKING:
 _PIECE_BYTES = 1 << 12
 # No metadata is longer: the declarations have at most EVENTS_MAX bytes, the preamble before them at most 128 KiB.
 _METADATA_MAX = ctf.EVENTS_MAX + (128 << 10)
+# No file that a recorder compresses is longer: one of 256 MiB, or with one packet, of the longest sub-buffer.
+UNPACKED_MAX = (4 << 30) + (256 << 20)
+# What is unpacked leaves this share of the file system free, because others need it, too.
+_FREE_SHARE = 16
 _HEADING = b"/* CTF 1.8 */\n"
 _CLOCK = re.compile(rb"\tfreq = (\d{1,19});\n\toffset_s = (\d{1,10});\n\toffset = (\d{1,19});\n\};\n")
 _CONTEXT = re.compile(rb"\tevent\.context := struct \{\n((?:\t\tu?int32_t _\w{1,255};\n){1,16})\t\};\n")
@@ -184,9 +188,15 @@ class PartReader:
             return path
         if self._unpacked is None:
             self._unpacked = self._stack.enter_context(tempfile.TemporaryDirectory(prefix="relayctl-"))
-        descriptor, copy = tempfile.mkstemp(dir=self._unpacked)
-        with open(descriptor, "wb") as target, open_regular(path) as source:
-            unpack(source, target)
+        most = _METADATA_MAX if plain_name(os.path.basename(path)) == METADATA else UNPACKED_MAX
+        with open_regular(path) as source:
+            descriptor, copy = tempfile.mkstemp(dir=self._unpacked)
+            try:
+                with open(descriptor, "wb") as target:
+                    unpack(source, target, most)
+            except BaseException:
+                os.unlink(copy)
+                raise
         return copy
 
 
@@ -233,21 +243,46 @@ def _threads(path: str) -> Names:
         return thread_names.unpack(file.read(thread_names.FILE_BYTES))
 
 
-def unpack(source: BinaryIO, target: BinaryIO) -> None:
-    """Unpack a file that is compressed with zstd. RelayError: it is damaged."""
+def unpack(source: BinaryIO, target: BinaryIO, most: int = UNPACKED_MAX) -> None:
+    """Unpack a file that is compressed with zstd.
+
+    most: how many bytes it may become, because a few can become any number of them
+
+    RelayError: it is damaged, or becomes longer, or there is no room for it.
+    """
     decompressor = zstandard.ZstdDecompressor()
     unpacker = decompressor.decompressobj()
+    n_bytes = 0
     try:
         while data := source.read(_PIECE_BYTES):
             while data:
                 if unpacker.eof:  # another frame follows
                     unpacker = decompressor.decompressobj()
-                target.write(unpacker.decompress(data))
+                piece = unpacker.decompress(data)
+                n_bytes += len(piece)
+                if n_bytes > most:
+                    raise RelayError(
+                        f"{source.name} becomes longer than {most} bytes when it is unpacked, "
+                        "which no file of a recorder does; `zstd -d` unpacks it"
+                    )
+                _check_room(source.name, target, len(piece))
+                target.write(piece)
                 data = unpacker.unused_data
     except zstandard.ZstdError as error:
         raise RelayError(f"{source.name} cannot be unpacked: {error}") from error
     if not unpacker.eof:
         raise RelayError(f"{source.name} cannot be unpacked: its end is missing")
+
+
+def _check_room(what: str, target: BinaryIO, n_bytes: int) -> None:
+    """Check that a file system has room for more bytes of a file. RelayError: it would be full for others."""
+    room = os.fstatvfs(target.fileno())
+    is_told = room.f_blocks > 0  # a ramfs does not tell it
+    if is_told and room.f_bavail * room.f_frsize - n_bytes < room.f_blocks * room.f_frsize // _FREE_SHARE:
+        raise RelayError(
+            f"{what} cannot be unpacked: the directory of temporary files, {tempfile.gettempdir()}, is nearly full; "
+            "TMPDIR names another one"
+        )
 
 
 def fail_at_once(error: OSError) -> None:

@@ -3,6 +3,7 @@
 import os
 import random
 import re
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ import zstandard
 from relayfs_fuse.errors import RelayError
 from relayfs_fuse.native import trace as native_trace
 from relayfs_fuse.native.merge import Export, Style
-from relayfs_fuse.tracefiles import ctf, thread_names
+from relayfs_fuse.tracefiles import ctf, recorded, thread_names
 from relayfs_fuse.tracefiles.merged import merge, thread_names_of, unread
 from relayfs_fuse.tracefiles.recorded import Clock, Recording, read_metadata
 
@@ -205,6 +206,39 @@ def test_of_a_file_that_is_being_compressed_the_whole_one_is_read(tmp_path, reco
     assert part.streams[0] == [str(tmp_path / "p/cpu0")]
     (copy,) = part.streams[1]
     assert Path(copy).read_bytes() == b"packets"
+
+
+def test_what_becomes_too_long_is_not_unpacked(tmp_path, recording, monkeypatch):
+    """Also of several frames; and no copy stays."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(recorded, "UNPACKED_MAX", 100_000)
+    make(tmp_path / "p/a", metadata(), "cpu0.zst", "cpu1.zst")
+    for name, length in (("cpu0.zst", 50_000), ("cpu1.zst", 50_001)):
+        (tmp_path / "p/a" / name).write_bytes(zstandard.compress(bytes(50_000)) + zstandard.compress(bytes(length)))
+    with pytest.raises(RelayError, match=r"cpu1\.zst becomes longer than 100000 bytes"):
+        recording(tmp_path / "p")
+    (tmp_path / "p/a/cpu1.zst").unlink()
+    whole = recording(tmp_path / "p")
+    assert os.path.getsize(whole.parts[0].streams[0][0]) == 100_000
+    whole.close()
+    reader = recorded.PartReader()
+    long = zstandard.compress(metadata() + bytes(32 << 20))
+    (tmp_path / "p/a/metadata.zst").write_bytes(long)
+    with pytest.raises(RelayError, match=r"metadata\.zst becomes longer"):
+        reader.part(str(tmp_path / "p/a"), ["metadata.zst"])
+    assert not list(tmp_path.glob("relayctl-*/*"))
+    reader.close()
+
+
+def test_the_file_system_of_temporary_files_is_not_filled(tmp_path, recording, monkeypatch):
+    make(tmp_path / "p", metadata(), "cpu0.zst")
+    (tmp_path / "p/cpu0.zst").write_bytes(zstandard.compress(b"packets"))
+    recording(tmp_path)
+    monkeypatch.setattr(recorded, "_FREE_SHARE", 1)
+    with pytest.raises(
+        RelayError, match=r"p/cpu0\.zst cannot be unpacked: .* is nearly full; TMPDIR names another one"
+    ):
+        recording(tmp_path)
 
 
 def test_what_holds_no_trace_is_refused(tmp_path):
