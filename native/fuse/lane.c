@@ -9,6 +9,12 @@
  *     the reply                answered: `next` counts, and the bytes are consumed, by this server or the next one
  *                              (handover.h)
  *     noted.now, .unique = 0
+ *
+ * Whole records are consumed before the reply, as Python does it, because what a ring has given it cannot take back:
+ *
+ *     taking.unique, .fh, .place      nothing is consumed
+ *     the records are copied, taken   the consumer's position tells whether they are consumed: then the copy is the answer
+ *     noted.next, .unique, the reply, noted.now, .unique = 0, as above
  */
 #define _GNU_SOURCE
 #include "lane.h"
@@ -18,7 +24,9 @@
 #include "tap.h"
 
 #include <errno.h>
+#include <relayfs/ring_store.h>
 #include <string.h>
+#include <sys/uio.h>
 
 enum { LANE_HEADS = 1024 };
 
@@ -97,12 +105,9 @@ static int note_next(const struct relay_lane *lane, uint64_t unique, uint64_t go
 	return 1;
 }
 
-/* Send the reply to a READ; what was noted counts if the kernel accepts it. */
-static void reply(int fd, struct relay_lane *lane, uint64_t unique)
+/* The reply to a READ was sent, or refused with an errno: what was noted counts if the kernel has accepted it. */
+static void note_sent(struct relay_lane *lane, ssize_t sent)
 {
-	struct fuse_out_header out = {.unique = unique};
-	const struct iovec header = {.iov_base = &out, .iov_len = sizeof(out)};
-	ssize_t sent = relay_reading_send(fd, &header);
 	if (sent < 0)
 		lane->is_off = errno != ENOENT; /* the request was aborted */
 	if (!lane->noted)
@@ -113,30 +118,66 @@ static void reply(int fd, struct relay_lane *lane, uint64_t unique)
 		lane->noted->unique = 0;
 }
 
+/* 1: the READ was answered with bytes; 0: Python is to answer it. */
+static int answer_bytes(int fd, struct relay_lane *lane, uint64_t unique, size_t size)
+{
+	uint64_t end;
+	ssize_t got = relay_tap_read(unique, lane->buf, lane->number, size, (int)lane->overwrite, &end);
+	struct fuse_out_header out = {.unique = unique};
+	const struct iovec header = {.iov_base = &out, .iov_len = sizeof(out)};
+	if (got <= 0)
+		return 0;
+	if (lane->noted && !note_next(lane, unique, (uint64_t)got, end)) {
+		relay_reading_forget();
+		return 0;
+	}
+	note_sent(lane, relay_reading_send(fd, &header));
+	return 1;
+}
+
+/* As answer_bytes(), with whole records. */
+static int answer_records(int fd, struct relay_lane *lane, uint64_t unique, size_t size)
+{
+	struct relay_lane_taking *taking = lane->taking;
+	struct relay_lane_noted *noted = lane->noted;
+	taking->taken.length = 0;
+	keep_order();
+	taking->unique = unique;
+	taking->fh = lane->fh;
+	taking->place = RELAY_LANE_AREA;
+	keep_order();
+	ssize_t got = lane->ring ? relay_ring_read_framed(lane->ring, lane->area, size, 0)
+	                         : relay_buf_read_records(lane->buf, lane->area, size, 0);
+	if (got <= 0)
+		return 0;
+	noted->next = noted->now;
+	noted->next.end += (uint64_t)got;
+	keep_order();
+	noted->unique = unique;
+	keep_order();
+	struct fuse_out_header out = {.len = (uint32_t)(sizeof(out) + (size_t)got), .unique = unique};
+	const struct iovec pieces[] = {{.iov_base = &out, .iov_len = sizeof(out)},
+	                               {.iov_base = lane->area, .iov_len = (size_t)got}};
+	note_sent(lane, writev(fd, pieces, 2));
+	return 1;
+}
+
 int relay_lane_answer(int fd, const struct fuse_in_header *in, size_t length)
 {
 	const struct fuse_read_in *read_in = (const void *)(in + 1);
 	struct relay_lane *lane;
-	uint64_t end;
-	ssize_t got;
+	size_t size;
 	if (length < sizeof(*in) + sizeof(*read_in) || in->opcode != FUSE_READ || in->unique & TAP_RESENT)
 		return 0;
 	lane = *find(read_in->fh);
 	if (!lane || lane->is_off || *lane->is_told || !(read_in->read_flags & FUSE_READ_LOCKOWNER))
 		return 0;
-	if (lane->noted) {
+	size = read_in->size < lane->most ? read_in->size : lane->most;
+	if (lane->noted)
 		settle(lane->noted);
-		if (read_in->offset != lane->noted->now.end)
-			return 0;
-	}
-	got = relay_tap_read(in->unique, lane->buf, lane->number,
-	                     read_in->size < lane->most ? read_in->size : lane->most, (int)lane->overwrite, &end);
-	if (got <= 0)
+	if (lane->taking)
+		return answer_records(fd, lane, in->unique, size);
+	if (lane->noted && read_in->offset != lane->noted->now.end)
 		return 0;
-	if (lane->noted && !note_next(lane, in->unique, (uint64_t)got, end)) {
-		relay_reading_forget();
-		return 0;
-	}
-	reply(fd, lane, in->unique);
-	return 1;
+	return answer_bytes(fd, lane, in->unique, size);
 }

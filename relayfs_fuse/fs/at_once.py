@@ -48,6 +48,9 @@ class _Lane(ctypes.Structure):
         ("kept_most", ctypes.c_uint64),
         ("large", ctypes.c_uint64),
         ("kept_of_large", ctypes.c_uint64),
+        ("taking", ctypes.c_void_p),
+        ("area", ctypes.c_void_p),
+        ("ring", ctypes.c_void_p),
         ("overwrite", ctypes.c_uint32),
         ("is_off", ctypes.c_uint32),
         ("next", ctypes.c_void_p),
@@ -255,6 +258,18 @@ class Lane:
         lane.noted = _address_of(noted)
         lane.kept, lane.kept_room = _address_of(kept) if kept else None, len(kept)
         lane.kept_most, lane.large, lane.kept_of_large = kept_most, large, kept_of_large
+
+    def set_records(self, noted: memoryview, taking: memoryview, area: memoryview, ring: int) -> None:
+        """Have it give whole records.
+
+        noted: the words of a struct relay_lane_noted, of which only `end` is used: how many bytes were given
+        taking: the words of a struct relay_lane_taking
+        area: the memory for the records that a read gets, of at least `most` bytes
+        ring: the address of the ring; 0: the buffer has the records
+        """
+        lane = self._lane
+        lane.noted, lane.taking, lane.area = _address_of(noted), _address_of(taking), _address_of(area)
+        lane.ring = ring or None
 
 
 def _address_of(memory: memoryview) -> int:

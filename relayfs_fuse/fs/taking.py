@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from relayfs_fuse.fs.kinds.base import Stored
     from relayfs_fuse.fs.notes import Notes
 
-# The words of the second half of the page: of struct relay_taken, and those of begin() and of a write(2).
+# The words of the second half of the page: of struct relay_taken and begin() (native/fuse/lane.h), and of a write(2).
 _POSITION, _LENGTH, _UNIQUE, _HANDLE, _PLACE = range(5)
 _WRITE, _WRITE_STATE, _WRITE_BEFORE, _WRITE_BUFFER = range(8, 12)
 # Where the records are: in the area, or in the note RECORD of the handle.
@@ -65,6 +65,7 @@ class Taking:
     """The second half of the page, and the area.
 
     notes: of the mount
+    words: which the tap writes, too: struct relay_lane_taking
     area: where records are copied
     """
 
@@ -72,18 +73,18 @@ class Taking:
         self.notes = notes
         half = memoryview(notes.memory)[PAGE_BYTES // 2 : PAGE_BYTES]
         self.area = memoryview(notes.memory)[PAGE_BYTES : PAGE_BYTES + AREA_BYTES]
-        self._words = half.cast("Q")
+        self.words = half.cast("Q")
         store_taken(half)
 
     def begin(self, unique: int, handle: int, place: int) -> None:
         """Note that a read(2) is going to consume records; without another await the reply is sent."""
-        words = self._words
+        words = self.words
         words[_LENGTH] = 0
         words[_UNIQUE], words[_HANDLE], words[_PLACE] = unique, handle, place
 
     def consumed(self, handle: int, place: int, stored: Stored[Any]) -> int:
         """Return how many bytes a dead server has copied to a place for a handle, and consumed; 0: none."""
-        words = self._words
+        words = self.words
         if (words[_HANDLE], words[_PLACE]) != (handle, place) or not words[_LENGTH]:
             return 0
         return words[_LENGTH] if stored.n_consumed() >= words[_POSITION] else 0
@@ -94,12 +95,12 @@ class Taking:
         again = None if note is None else Again.unpack(note)
         length = self.consumed(handle, IN_AREA, stored)
         if length:
-            again = Again(self._words[_UNIQUE], 0, bytes(self.area[:length]))
+            again = Again(self.words[_UNIQUE], 0, bytes(self.area[:length]))
         return again if again and tap.awaits(again.unique) else None
 
     def begin_write(self, unique: int, stored: Stored[Any]) -> None:
         """Note that a write(2) is about to be carried out, and what was written before."""
-        words = self._words
+        words = self.words
         words[_WRITE_STATE] = 0
         self.notes.drop(WRITTEN, unique)
         words[_WRITE], words[_WRITE_BEFORE], words[_WRITE_BUFFER] = unique, stored.n_written(), stored.inode
@@ -107,7 +108,7 @@ class Taking:
 
     def end_write(self, *, is_written: bool) -> None:
         """Note that the write(2) was carried out, or refused."""
-        self._words[_WRITE_STATE] = _DONE if is_written else 0
+        self.words[_WRITE_STATE] = _DONE if is_written else 0
 
     def look_for_write(self, find: Callable[[int], Stored[Any] | None]) -> None:
         """If a server died in a write(2), note what was written since that began, before anybody reads or writes.
@@ -117,7 +118,7 @@ class Taking:
         for number, _ in list(self.notes.all(WRITTEN)):
             if not tap.awaits(number):
                 self.notes.drop(WRITTEN, number)
-        words = self._words
+        words = self.words
         unique, state = words[_WRITE], words[_WRITE_STATE]
         # The server that has noted it may have died, too, before the kernel asked it again.
         if state and tap.awaits(unique) and self.notes.get(WRITTEN, unique) is None:

@@ -16,7 +16,7 @@ from relayfs_fuse import native
 # The version of all that one server leaves to another one: what this module says, handover.py, the notes, what
 # native/fuse/handover.c and lane.c keep, what native/src/buffer/peek.c and ring/peek.c save, and how inode numbers are
 # chosen (tree.py), but not of which names there are. A server cannot take over from one with another version of these.
-HANDOVER_VERSION = 5
+HANDOVER_VERSION = 6
 
 READY, REFUSED, REPLACED = b"ready ", b"refused ", b"replaced"
 # The most bytes of a message.

@@ -94,11 +94,6 @@ class Buffer(ChannelMemory):
         lib.relay_buf_peek_close,
     )  # fmt: skip
 
-    @property
-    def address(self) -> int:
-        """The struct rchan_buf, for other C code."""
-        return int(ffi.cast("uintptr_t", self._open))
-
     def stats(self) -> Stats:
         """Return all statistics at one moment."""
         stats = ffi.new("struct relay_stats *")

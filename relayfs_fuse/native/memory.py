@@ -83,6 +83,11 @@ class ChannelMemory(library.Memory):
         """Close the descriptor of its file, once: it stays mapped."""
         self._close_descriptor(self._open)
 
+    @property
+    def address(self) -> int:
+        """The struct rchan_buf or struct relay_ring, for other C code."""
+        return int(ffi.cast("uintptr_t", self._open))
+
     @abstractmethod
     def stats(self) -> library.Fields:
         """Return all statistics at one moment."""

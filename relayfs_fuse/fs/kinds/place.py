@@ -5,6 +5,8 @@ Both are in notes, which the tap reads and changes, too (native/fuse/lane.h):
     PLACE   | read(2) | now: end, consumed, kept end, kept | next: the same |
     KEPT    | the bytes: numbered.py |
 
+A file that gives whole records has a PLACE, too, the `end` of which is how many bytes were given.
+
 `next` counts once the kernel has the answer to the read(2), `now` until then. The bytes that a read(2) adds leave those
 that were kept before it, for the case that its reply was not sent.
 """
@@ -109,11 +111,15 @@ class Place:
         if self._notes is not None:
             self._notes.drop(KEPT, self._number)
 
-    def _change(self, notes: Notes, unique: int) -> memoryview:
-        """Return the words, of which `next` is that of a read(2) that is not answered."""
+    def note(self, notes: Notes) -> None:
+        """Have the note PLACE, before something is done that cannot be undone; OSError: ENOMEM."""
         if self._notes is None:
             notes.put(PLACE, self._number, bytes(self.words))
             self._take(notes)
+
+    def _change(self, notes: Notes, unique: int) -> memoryview:
+        """Return the words, of which `next` is that of a read(2) that is not answered."""
+        self.note(notes)
         words = self.words
         if words[_UNIQUE] != unique:
             if words[_UNIQUE]:

@@ -6,6 +6,9 @@ that a program which reads byte by byte loses nothing. If the file is closed in 
 gets the whole record: it has left the buffer, but the server keeps it. A ring's record that is longer than the read(2)
 is copied in parts, and other requests are answered in between; it is consumed when all of it was copied.
 
+The first read(2) of an open file is answered by its handle, and from then on the usual ones by the tap (at_once.Lane):
+those that begin with a record of the buffer, which fits.
+
 What has left the buffer, and not reached a program, is in notes for the server after this one (fs/taking.py):
 
     RECORD    | length | at | next at | read(2) | returned | record    one of which a part was read
@@ -26,9 +29,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 
 from relayfs_fuse import native
 from relayfs_fuse.errors import failure
-from relayfs_fuse.fs import tap
+from relayfs_fuse.fs import at_once, tap
 from relayfs_fuse.fs.kinds.base import Stored
 from relayfs_fuse.fs.kinds.handles import RelayHandle, read_may_sleep
+from relayfs_fuse.fs.kinds.place import Place
 from relayfs_fuse.fs.notes import AGAIN, RECORD, RETURNED
 from relayfs_fuse.fs.taking import IN_AREA, IN_RECORD, Again
 
@@ -117,6 +121,7 @@ class StoredRecords(Stored[Memory]):
     readers: list[RecordHandle]
     has_exact_size = False
     counts_holes = True
+    is_ring = False
 
     def __init__(self, channel: StoredChannel, index: int, buffer: Memory) -> None:
         super().__init__(channel, index, buffer)
@@ -163,11 +168,15 @@ class StoredRecords(Stored[Memory]):
         None: the next one is longer, see take_long().
         """
         try:
-            return self._read(min(size, self.channel.stats.file_bytes, len(into)), 0, into)
+            return self._read(min(size, self.most(into)), 0, into)
         except OSError as error:
             if error.errno != errno.EMSGSIZE:
                 raise
         return None
+
+    def most(self, into: memoryview) -> int:
+        """Return the most bytes that one read(2) gets, if they are copied there first."""
+        return min(self.channel.stats.file_bytes, len(into))
 
     async def take_long(self, streams: Streams, size: int, may_sleep: bool, keeping: Keeping) -> Record | None:
         """Consume and return the next record, which is longer than `size`; None: it was overwritten, or there is none.
@@ -207,10 +216,7 @@ class StoredRecords(Stored[Memory]):
 
 
 class RecordHandle(RelayHandle):
-    """An open relay file.
-
-    given: how many bytes its reads have returned
-    """
+    """An open relay file."""
 
     stored: StoredRecords[Any]
     is_stream = True
@@ -218,20 +224,22 @@ class RecordHandle(RelayHandle):
     def __init__(self, stored: StoredRecords[Any], opening: Opening) -> None:
         super().__init__(stored, opening)
         self.skips = self.reads
-        self.given = 0
+        self._place = Place(self.number, 0, 0)
+        self._lane: at_once.Lane | None = None
         self._record: Record = b""
         self._at = 0
         self._words: memoryview | None = None  # of the note RECORD
         self._again: Again | None = None
         stored.readers.append(self)
 
-    def state(self) -> Any:
-        """Return how many bytes were read."""
-        return self.given
+    @property
+    def given(self) -> int:
+        """How many bytes its reads have returned."""
+        return self._place.end
 
     def restore(self, state: Any, acts: Acts) -> None:
         """Go on with a record of which a part was read, or that left the buffer."""
-        self.given = state
+        self._place.restore(acts.notes)
         notes, taking = acts.notes, acts.streams.taking
         self._again = taking.left(self.number, self.stored)
         if self._again is not None:
@@ -258,11 +266,18 @@ class RecordHandle(RelayHandle):
 
     async def take(self, streams: Streams, offset: int, size: int, request: tap.Request) -> bytes:
         """Return the next data, waiting for it if the read(2) may sleep; b"": end of file."""
+        notes = streams.taking.notes
+        self._place.note(notes)
+        data = await self._next(streams, offset, size, request)
+        self._set_lane(streams.taking)
+        self._place.move(notes, request.number, self.given + len(data), 0)
+        return data
+
+    async def _next(self, streams: Streams, offset: int, size: int, request: tap.Request) -> bytes:
         again = self._again
         # Another read(2) of the same open file may be asked for first.
         if again is not None and again.unique == request.number:
             self._again = None
-            self.given += len(again.data)
             return again.data
         may_sleep = read_may_sleep(offset, request)
         while not (data := await self._take(streams, size, may_sleep, request.number)):
@@ -271,11 +286,33 @@ class RecordHandle(RelayHandle):
         streams.waiting.changed(self.stored)
         return data
 
+    def _set_lane(self, taking: Taking) -> None:
+        """Have the tap answer the next read, if that is to begin with a record of the buffer."""
+        stored = self.stored
+        if self.is_inside or stored.returned:
+            self.stop_lane()
+        elif self._lane is None:
+            address = stored.buffer.address
+            source = tap.Source(address, stored.inode, overwrite=False)
+            self._lane = at_once.Lane(self.number, source, stored.most(taking.area), stored.is_told)
+            self._lane.set_records(self._place.words, taking.words, taking.area, address if stored.is_ring else 0)
+        else:
+            self._lane.go_on()
+
+    def stop_lane(self) -> None:
+        """Have the handle asked for the next read."""
+        if self._lane is not None:
+            self._lane.stop()
+
     async def close(self, acts: Acts) -> None:
         """Leave a record that was not read to its end to the next reader."""
+        if self._lane is not None:
+            self._lane.close()
         await super().close(acts)
         self.stored.readers.remove(self)
         if self.is_inside:
+            for reader in self.stored.readers:
+                reader.stop_lane()
             record = bytes(self._record)
             acts.notes.put(RETURNED, self.number, _WORD.pack(self.stored.inode) + record)
             self.stored.returned.append(Returned(self.number, record))
@@ -308,8 +345,6 @@ class RecordHandle(RelayHandle):
             return self._take_returned(taking, size, unique)
         taking.begin(unique, self.number, IN_AREA)
         record = self.stored.take(size, taking.area)
-        if record is not None:
-            self.given += len(record)
         return None if record is None else bytes(record)
 
     def _take_returned(self, taking: Taking, size: int, unique: int) -> bytes:
@@ -318,7 +353,6 @@ class RecordHandle(RelayHandle):
         if len(record) <= size:
             data = bytes(record)
             taking.notes.put(AGAIN, self.number, Again(unique, number, data).pack())
-            self.given += len(data)
         else:
             room = Keeping(taking, unique, self.number).room(len(record))
             room[:] = record
@@ -345,7 +379,6 @@ class RecordHandle(RelayHandle):
         self._words[_UNIQUE] = unique
         self._words[_NEXT_AT] = self._at
         data = bytes(self._record[begin : self._at])
-        self.given += len(data)
         if not self.is_inside:
             self._record = b""
         return data

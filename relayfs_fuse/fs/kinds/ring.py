@@ -34,6 +34,7 @@ class StoredRing(StoredRecords[RingMemory]):
     """A ring of a channel."""
 
     written_field = "producer_position"
+    is_ring = True
 
     def _read(self, size: int, most: int, into: memoryview) -> bytes:
         """Consume and return whole framed records."""

@@ -5,6 +5,7 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <relayfs/ring_store.h>
 #include <relayfs/store.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -80,4 +81,24 @@ void relay_consume_end(struct rchan_buf *buf)
 	strike("before relay_consume_end");
 	really(buf);
 	strike("after relay_consume_end");
+}
+
+ssize_t relay_buf_read_records(struct rchan_buf *buf, void *to, size_t size, size_t most)
+{
+	ssize_t (*really)(struct rchan_buf *, void *, size_t, size_t);
+	*(void **)&really = dlsym(RTLD_NEXT, "relay_buf_read_records");
+	strike("before relay_buf_read_records");
+	ssize_t result = really(buf, to, size, most);
+	strike("after relay_buf_read_records");
+	return result;
+}
+
+ssize_t relay_ring_read_framed(struct relay_ring *ring, void *to, size_t size, unsigned max)
+{
+	ssize_t (*really)(struct relay_ring *, void *, size_t, unsigned);
+	*(void **)&really = dlsym(RTLD_NEXT, "relay_ring_read_framed");
+	strike("before relay_ring_read_framed");
+	ssize_t result = really(ring, to, size, max);
+	strike("after relay_ring_read_framed");
+	return result;
 }

@@ -235,6 +235,66 @@ def test_records_are_read_once(struck: Struck, at: Callable[[str], None], step: 
     assert struck.mount.shown("log", "unread_bytes") == "0"
 
 
+@pytest.mark.parametrize("step", both("records", "epoll_pwait"))
+@pytest.mark.parametrize(
+    ("options", "function"),
+    [
+        ("type=ring size=64K", "relay_ring_read_framed"),
+        ("type=ring size=64K mode=overwrite", "relay_ring_read_framed"),
+        ("times=mono", "relay_buf_read_records"),
+    ],
+)
+def test_records_are_read_once_where_the_tap_answers(
+    struck: Struck, at: Callable[[str], None], step: str, options: str, function: str
+) -> None:
+    """All but the first read of a descriptor, until a record is longer than the read; st_size counts all of them."""
+    path = struck.mount.create("log", f"buffers=single {options}")
+    append(path, lines(1))
+    size = len(lines(1))
+    with opened(path) as descriptor:
+        got = os.read(descriptor, 2 * size)
+        for n in range(1, 6):
+            append(path, lines(1, n))
+        got += os.read(descriptor, size) + os.read(descriptor, size)
+        at("before read")  # the handler's
+        got += os.read(descriptor, size)
+        assert struck.file.exists()
+        at(step.replace("records", function))
+        got += os.read(descriptor, size)
+        struck.check()
+        assert got == lines(5)
+        assert os.fstat(descriptor).st_size == 5 * size + int(struck.mount.shown("log", "unread_bytes"))
+        got += os.read(descriptor, size - 1) + os.read(descriptor, size)
+        assert os.fstat(descriptor).st_size == 6 * size
+    assert got == lines(6)
+    assert struck.mount.shown("log", "unread_bytes") == "0"
+    assert struck.mount.shown("log", "read_records") == "6"
+
+
+def test_the_rest_of_a_record_is_read_before_what_the_tap_would_give(struck: Struck, at: Callable[[str], None]) -> None:
+    """Also by another descriptor, when the one is closed that has begun to read it."""
+    path = struck.mount.create("log", "buffers=single type=ring size=64K")
+    append(path, lines(1))
+    size = len(lines(1))
+    with opened(path) as first, opened(path) as second:
+        for n in range(1, 7):
+            append(path, lines(1, n))
+        assert os.read(first, size) == lines(1)
+        assert os.read(second, size) == lines(1, 1)
+        at("before read")  # the handler's
+        assert os.read(second, size) == lines(1, 2)
+        assert struck.file.exists()
+        struck.file.unlink()
+        assert os.read(first, 7) + os.read(first, size) == lines(1, 3)
+        assert os.read(first, 7) == lines(1, 4)[:7]
+        assert os.read(second, size) == lines(1, 5)
+        shown = os.fstat(second).st_size
+        os.dup2(second, first)  # closes it
+        wait_until(lambda: os.fstat(second).st_size == shown + size, "the record was returned")
+        assert os.read(second, size) == lines(1, 4)
+        assert os.read(second, size) == lines(1, 6)
+
+
 @pytest.mark.parametrize("step", both("begin_write", "end_write", "note"))
 @pytest.mark.parametrize("options", ["", "type=ring size=64K", "scheme=locking"])
 def test_a_record_is_written_once(struck: Struck, at: Callable[[str], None], step: str, options: str) -> None:
