@@ -16,6 +16,7 @@ enum { TAP_PLACES = 1 << 16, TAP_LOOKERS = 128, TAP_S_NS = 1000000000 };
 struct relay_tap_file {
 	struct relay_tap_file *next;
 	struct relay_tap_known known;
+	struct relay_empty empty;
 	uint64_t lookups;
 	char *name, *mem_file;
 };
@@ -53,7 +54,8 @@ struct relay_tap_file *relay_tap_learn(const char *name, const char *mem_file, c
 	if (!file)
 		return NULL;
 	struct relay_tap_file **place = place_of(known->parent, name);
-	*file = (struct relay_tap_file){*place, *known, 0, strdup(name), strdup(mem_file)};
+	*file = (struct relay_tap_file){
+	    .next = *place, .known = *known, .name = strdup(name), .mem_file = strdup(mem_file)};
 	if (!file->name || !file->mem_file) {
 		free(file->name);
 		free(file->mem_file);
@@ -92,7 +94,7 @@ static int find_known(uint64_t parent, const char *name, struct fuse_entry_out *
 	struct relay_shown shown;
 	while (file && (file->known.parent != parent || strcmp(file->name, name) != 0))
 		file = file->next;
-	if (!file || file->known.show(NULL, file->mem_file, &shown))
+	if (!file || file->known.show(NULL, file->mem_file, &shown, &file->empty))
 		return 0;
 	const struct relay_tap_known *known = &file->known;
 	if (shown.inode != known->mem_inode || shown.written != known->written)

@@ -13,7 +13,7 @@
 #include <stdint.h>
 
 /* relay_buf_show() or relay_ring_show(). */
-typedef int relay_tap_show(void *mapped, const char *mem_file, struct relay_shown *shown);
+typedef int relay_tap_show(void *mapped, const char *mem_file, struct relay_shown *shown, struct relay_empty *empty);
 
 /* A relay file that nobody has open. */
 struct relay_tap_known {

@@ -128,7 +128,7 @@ class ChannelMemory(library.Memory):
         memory: the mapped file; None: it is not mapped
         """
         pointer = ffi.NULL if memory is None else memory.pointer
-        library.check(cls._show(pointer, os.fsencode(mem_file), _shown))
+        library.check(cls._show(pointer, os.fsencode(mem_file), _shown, ffi.NULL))
         one = _shown
         return Shown(one.inode, one.mode, one.uid, one.gid, one.ctime_ns, one.unread, one.holes, one.written)
 

@@ -62,9 +62,11 @@ struct relay_ring_stats {
 };
 int relay_ring_stats(struct relay_ring *ring, struct relay_ring_stats *stats);
 
-/* As relay_buf_show() (store.h). */
+/* As relay_buf_show() (store.h); *empty stays as it is. */
 struct relay_shown;
-int relay_ring_show(struct relay_ring *ring, const char *mem_file, struct relay_shown *shown);
+struct relay_empty;
+int relay_ring_show(struct relay_ring *ring, const char *mem_file, struct relay_shown *shown,
+                    struct relay_empty *empty);
 
 /*
  * Copy and consume whole records, one after the other, each with the ring's framing: as many as fit, and at most

@@ -262,9 +262,19 @@ struct relay_shown {
 	uint64_t holes;   /* of these, those of discarded or torn records; of a ring not counted */
 	uint64_t written; /* what relay_buf_mtime() and relay_ring_mtime() count */
 };
+/* A moment at which nothing was unread in a mem file. All members 0: none is known. */
+struct relay_empty {
+	uint64_t head;     /* relay_control.head.first */
+	uint64_t written;  /* relay_shown.written */
+	uint32_t resets;   /* relay_control.resets */
+	uint32_t is_known; /* 1 */
+};
 /* Tell it of a mem file, which is mapped as `buf`; NULL: it is not mapped, and is for as long as this takes. 0, or -errno as
- * relay_buf_open() and stat(2); -EAGAIN: it has to stay mapped, because one call cannot count its discarded records. */
-int relay_buf_show(struct rchan_buf *buf, const char *mem_file, struct relay_shown *shown);
+ * relay_buf_open() and stat(2); -EAGAIN: it has to stay mapped, because one call cannot count its discarded records.
+ *
+ * empty: NULL, or what the last call for the file has stored, first zeros. As long as nothing is written after a moment at
+ * which nothing was unread, the file need not be mapped, which takes longer than all the rest. */
+int relay_buf_show(struct rchan_buf *buf, const char *mem_file, struct relay_shown *shown, struct relay_empty *empty);
 
 /* What a statistic is, and how a channel's value is made from those of its buffers: the sum of counts of events; the
  * sum of present amounts; the maximum of present states; or none, because the value has a meaning only for one

@@ -17,6 +17,8 @@
 #include "store/options.h"
 
 #include <relayfs/check_store.h>
+#include <stddef.h>
+#include <unistd.h>
 
 /* The numbers of tries. Only hostile readers or writers can change the buffer during so many tries in a row. */
 enum { RESET_TRIES = 10, MOVE_TRIES = 200, LAPPED_TRIES = 200, PRODUCED_TRIES = 1000 };
@@ -284,35 +286,74 @@ int relay_buf_stats(struct rchan_buf *buf, struct relay_stats *stats)
 
 /* --- relay_buf_show() --- */
 
-static struct rchan_buf *look_at(const char *mem_file, struct relay_shown *shown)
+/* Whether nothing was written to a file since it was empty. */
+static bool is_still_empty(int fd, const struct relay_empty *empty)
 {
-	int fd = relay_show_open(mem_file, shown);
-	if (fd >= 0)
-		return relay_buf_glance(fd);
-	errno = -fd;
-	return NULL;
+	struct relay_control control;
+	const size_t bytes = offsetof(struct relay_control, consumer);
+	off_t end = lseek(fd, 0, SEEK_END);
+	/* Each reservation moves head, and readers do not pass it. */
+	return end >= RELAY_PAGE_BYTES && pread(fd, &control, bytes, end - RELAY_PAGE_BYTES) == (ssize_t)bytes &&
+	       control.geometry.magic == RELAY_MAGIC && control.head.first == empty->head &&
+	       control.resets == empty->resets;
 }
 
-int relay_buf_show(struct rchan_buf *buf, const char *mem_file, struct relay_shown *shown)
+static struct relay_empty load_empty(const struct rchan_buf *buf)
+{
+	struct moment begin = load_moment(buf);
+	/* Acquire: what relay_buf_stats() loads is loaded after. */
+	uint64_t head = __atomic_load_n(&buf->control->head.first, __ATOMIC_ACQUIRE);
+	return (struct relay_empty){.head = head, .resets = begin.resets};
+}
+
+static int show_stats(struct rchan_buf *buf, struct relay_shown *shown, struct relay_empty *empty)
 {
 	struct relay_stats stats;
-	struct rchan_buf *mapped = buf ? buf : look_at(mem_file, shown);
-	if (!mapped)
-		return -errno;
-	int err = buf ? relay_show_status(&buf->mapping, mem_file, shown) : 0;
-	if (!err)
-		err = relay_buf_stats(mapped, &stats);
-	/* There are more holes than one call counts, and the next one would begin anew. */
-	if (!err && !buf && !mapped->work)
-		err = -EAGAIN;
-	if (!err) {
-		shown->unread = stats.unread_bytes;
-		shown->holes = stats.unread_holes;
-		shown->written = stats.bytes;
-	}
+	*empty = load_empty(buf);
+	int err = relay_buf_stats(buf, &stats);
+	if (err)
+		return err;
+	shown->unread = stats.unread_bytes;
+	shown->holes = stats.unread_holes;
+	shown->written = empty->written = stats.bytes;
+	/* If head has not moved since it was loaded, nothing was written before this moment that `stats` does not
+	 * have. */
+	empty->is_known = !stats.unread_bytes && !was_reset_since(buf, (struct moment){.resets = empty->resets}) &&
+	                  __atomic_load_n(&buf->control->head.first, __ATOMIC_RELAXED) == empty->head;
+	return 0;
+}
+
+/* Map a file that is open for as long as it takes to show it; fd is closed. */
+static int show_mapped(int fd, struct relay_shown *shown, struct relay_empty *empty)
+{
+	struct rchan_buf *buf = relay_buf_glance(fd);
 	if (!buf)
-		relay_buf_release(mapped);
+		return -errno;
+	int err = show_stats(buf, shown, empty);
+	/* There are more holes than one call counts, and the next one would begin anew. */
+	if (!err && !buf->work)
+		err = -EAGAIN;
+	relay_buf_release(buf);
 	return err;
+}
+
+int relay_buf_show(struct rchan_buf *buf, const char *mem_file, struct relay_shown *shown, struct relay_empty *empty)
+{
+	struct relay_empty unknown = {0};
+	if (!empty)
+		empty = &unknown;
+	if (buf) {
+		int err = relay_show_status(&buf->mapping, mem_file, shown);
+		return err ? err : show_stats(buf, shown, empty);
+	}
+	int fd = relay_show_open(mem_file, shown);
+	if (fd < 0)
+		return fd;
+	if (!empty->is_known || !is_still_empty(fd, empty))
+		return show_mapped(fd, shown, empty);
+	close(fd);
+	shown->written = empty->written;
+	return 0;
 }
 
 /* --- time of the last change --- */

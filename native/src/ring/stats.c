@@ -152,8 +152,9 @@ static struct relay_ring *look_at(const char *mem_file, struct relay_shown *show
 	return NULL;
 }
 
-int relay_ring_show(struct relay_ring *ring, const char *mem_file, struct relay_shown *shown)
+int relay_ring_show(struct relay_ring *ring, const char *mem_file, struct relay_shown *shown, struct relay_empty *empty)
 {
+	(void)empty;
 	struct relay_ring_stats stats;
 	struct relay_ring *mapped = ring ? ring : look_at(mem_file, shown);
 	if (!mapped)
