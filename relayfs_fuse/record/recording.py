@@ -213,7 +213,8 @@ class Recording:
             return True
         n_records = consumer.n_records() if len(packets) == n_found else 0
         is_valid = _validity_check(cpu, consumer)
-        stats = consumer.buffer.stats()
+        with errors_mean_damage(f"cpu{cpu}"):
+            stats = consumer.buffer.stats()
         # A disk that adds checksums fails if memory changes that it reads, as it does in mode overwrite.
         if self.process.checker or stats.mode != native.MODE_NO_OVERWRITE:
             packets = copied(packets)

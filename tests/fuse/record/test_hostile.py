@@ -251,7 +251,10 @@ def spoil_losses(mem: Path) -> None:
 @pytest.mark.parametrize("check", ["all", "none"])
 @pytest.mark.parametrize("duration_s", [0, 1])
 @pytest.mark.parametrize("spoil", [truncate, spoil_losses])
-def test_memory_that_is_spoiled_while_it_is_written_costs_its_process_only(store, run, out, spoil, duration_s, check):
+@pytest.mark.parametrize("step", ["n_with_room", "append"])
+def test_memory_that_is_spoiled_while_it_is_written_costs_its_process_only(
+    store, run, out, step, spoil, duration_s, check
+):
     """Between the moment when a packet is found and that when it is on the disk; also the last of a process."""
     trace = store.create("t")
     bad, good = run(trace, "bad"), run(trace, "good")
@@ -262,14 +265,14 @@ def test_memory_that_is_spoiled_while_it_is_written_costs_its_process_only(store
     class Spoiling(DirectoryOutput):
         def process(self, name: str, origin: ctf.Origin) -> ProcessOutput:
             process = super().process(name, origin)
-            append = process.append
+            really = getattr(process, step)
 
-            def spoil_and_append(*arguments: Any, **words: Any) -> bool:
+            def spoil_before(*arguments: Any, **words: Any) -> Any:
                 if name == bad.name:
                     spoil(bad.directory / "cpu/mem0")
-                return append(*arguments, **words)
+                return really(*arguments, **words)
 
-            process.append = spoil_and_append
+            setattr(process, step, spoil_before)
             return process
 
     native.guard_install()
