@@ -10,9 +10,11 @@ import os
 import queue
 import shutil
 import threading
+from contextlib import suppress
 
 import zstandard
 
+from relayfs_fuse.errors import RelayError
 from relayfs_fuse.tracefiles.streams import COMPRESSED, METADATA
 
 # Each file is compressed by as many threads as a half of the CPUs, but no more than this, as each takes some MiB.
@@ -29,7 +31,7 @@ class Compressor:
 
     def __init__(self) -> None:
         self._directories: queue.SimpleQueue[str | None] = queue.SimpleQueue()
-        self._error: OSError | None = None
+        self._error: OSError | RelayError | None = None
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
@@ -45,7 +47,7 @@ class Compressor:
                     self.add(entry.path)
 
     def close(self) -> None:
-        """Wait until all is done. OSError: a file could not be compressed, and is unchanged."""
+        """Wait until all is done. OSError, RelayError: a file could not be compressed, and is unchanged."""
         self._directories.put(None)
         self._thread.join()
         if self._error:
@@ -58,6 +60,8 @@ class Compressor:
                 compress(directory)
             except OSError as error:
                 self._error = error
+            except zstandard.ZstdError as error:  # it has no memory
+                self._error = RelayError(f"{directory} cannot be compressed: {error}")
 
 
 def compress(directory: str) -> None:
@@ -67,8 +71,13 @@ def compress(directory: str) -> None:
     names = [name for name in os.listdir(directory) if not name.startswith(".") and not name.endswith(COMPRESSED)]
     for name in sorted(names, key=lambda name: (name != METADATA, name)):
         path, hidden = os.path.join(directory, name), os.path.join(directory, f".{name}{COMPRESSED}")
-        with open(path, "rb") as source, open(hidden, "wb") as target:
-            compressor.copy_stream(source, target)
-        shutil.copystat(path, hidden)  # `relayctl export` trusts the clock of the newest metadata
-        os.rename(hidden, path + COMPRESSED)
+        try:
+            with open(path, "rb") as source, open(hidden, "wb") as target:
+                compressor.copy_stream(source, target)
+            shutil.copystat(path, hidden)  # `relayctl export` trusts the clock of the newest metadata
+            os.rename(hidden, path + COMPRESSED)
+        except BaseException:
+            with suppress(FileNotFoundError):
+                os.unlink(hidden)
+            raise
         os.unlink(path)
