@@ -36,7 +36,7 @@ _MAIN = "import sys; sys.path.append(sys.argv.pop(1)); from relayfs_fuse.cli.rel
 _SHARE = 8
 _END_S = 30.0
 _RING = TYPES[1]
-_BEFORE = re.compile(r"before=(\d+)")
+_NOTED = re.compile(r"lost=(\d+) before=(-?\d+)")
 
 
 class LiveSource:
@@ -154,12 +154,14 @@ class Losses:
 
         self._path = path
         self._kind, self._memories = map_files(channel.directory, channel.n)
-        self._before = self._count()
+        # What the channel had counted when the recording was begun, and at the last look.
+        self._before = self._seen = self._count()
         # Also none is noted: what is lost while nobody forwards counts from there.
-        self._noted = -1
+        self._noted = ""
         with suppress(FileNotFoundError), open(path, encoding="ascii") as file:
-            if found := _BEFORE.search(file.read()):
-                self._before = int(found[1])
+            if found := _NOTED.match(file.read()):
+                lost, self._before = map(int, found.groups())
+                self._seen = lost + self._before
 
     @property
     def framing(self) -> str:
@@ -184,11 +186,13 @@ class Losses:
         """Write the number, if it has changed. While there is no room, it waits."""
         with suppress(OSError):
             now = self._count()
-            if now != self._noted:
-                # A channel that was reset begins anew.
-                self._before = min(self._before, now)
-                write_atomically(self._path, f"lost={now - self._before} before={self._before}\n".encode())
-                self._noted = now
+            if now < self._seen:
+                self._before -= self._seen  # the channel was reset, and counts from 0 on
+            self._seen = now
+            text = f"lost={now - self._before} before={self._before}\n"
+            if text != self._noted:
+                write_atomically(self._path, text.encode())
+                self._noted = text
 
     def close(self) -> None:
         """Write the number for the last time."""

@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,8 @@ from framed import parsed
 from mounts import DEADLINE_S, Mount, wait_until
 from tracing import Program, Served, relayctl
 
+from relayfs_fuse.cli.channel import find_channel
+from relayfs_fuse.cli.live_source import Losses
 from relayfs_fuse.native import n_possible_cpus
 from relayfs_fuse.record.full import size_of
 
@@ -168,6 +171,32 @@ def test_what_a_channel_loses_while_the_spool_is_full_is_known(mount: Mount, nat
     assert arrived(into) == (b"".join(sent), n + 1 - len(sent))
     shown, *_ = map(json.loads, relayctl("fleet", "--to", nats.url, "--json").stdout.splitlines())
     assert shown["lost"] == n + 1 - len(sent)
+
+
+def test_what_a_channel_lost_before_it_was_reset_stays_lost(mount: Mount, tmp_path):
+    """Also if it was reset while nobody looked; what it lost before the recording was begun does not count."""
+    path, file = mount.create("app/log", "buffers=single subbuf_size=4K n_subbufs=2"), tmp_path / ".lost"
+    channel = find_channel("app/log", str(mount.path), None)
+    assert channel is not None
+    n_taken = len(write(path, 0, 1000))
+
+    def lost() -> int:
+        return int(file.read_text().removeprefix("lost=").split()[0])
+
+    for n in range(2):
+        with closing(Losses(channel, str(file))) as losses:
+            losses.note()
+            assert lost() == n * (1100 - n_taken)
+            write(path, 0, 100)
+            losses.note()
+            assert lost() == n * (1100 - n_taken) + 100
+            mount.command("reset app/log\n")
+            losses.note()
+            assert lost() == n * (1100 - n_taken) + 100
+            write(path, 0, 1000)
+        assert lost() == (n + 1) * (1100 - n_taken)
+        mount.command("reset app/log\n")
+        write(path, 0, n_taken)
 
 
 def test_a_trace_of_a_mount_is_forwarded_by_its_path(mount: Mount, nats, tmp_path):
