@@ -6,7 +6,7 @@ from pathlib import Path
 
 from mounts import Mount
 
-from relayfs_fuse.fs.notes import ERRORS, MEMORY_BYTES, OPEN_FILE, Notes
+from relayfs_fuse.fs.notes import MEMORY_BYTES, OPEN_FILE, PLACE, Notes
 
 
 def _memory(mount: Mount) -> Path:
@@ -26,4 +26,4 @@ def noted(mount: Mount) -> dict[int, int]:
     # A private mapping: to read notes may remove some that a dead server has replaced.
     with _memory(mount).open("r+b") as file:
         notes = Notes(mmap.mmap(file.fileno(), MEMORY_BYTES, mmap.MAP_PRIVATE))
-    return {kind: len(list(notes.all(kind))) for kind in range(OPEN_FILE, ERRORS + 1)}
+    return {kind: len(list(notes.all(kind))) for kind in range(OPEN_FILE, PLACE + 1)}

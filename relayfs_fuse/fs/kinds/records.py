@@ -317,7 +317,6 @@ class RecordHandle(RelayHandle):
             acts.notes.put(RETURNED, self.number, _WORD.pack(self.stored.inode) + record)
             self.stored.returned.append(Returned(self.number, record))
             self._record = b""
-        acts.notes.drop(AGAIN, self.number)
         self.stored.let_go(acts.notes)
         acts.streams.waiting.tell(self.stored)
 

@@ -251,6 +251,7 @@ class Operations(NameOperations):
     def restore(self) -> list[int]:
         """Open the files again that a dead server had open; return the kernel's numbers of those that are polled."""
         self._journal.restore()
+        self._forget_unopened()
         return self._files.restore(self._acts, self._unlisted)
 
     def note_loaded(self) -> None:

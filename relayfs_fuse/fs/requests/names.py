@@ -164,14 +164,14 @@ class NameOperations(pyfuse3.Operations):
 
     async def opendir(self, inode: int, ctx: pyfuse3.RequestContext) -> int:
         """Open a directory: readdir(2) will list it as it is now."""
-        directory = self._directory(inode)
+        number, directory = tap.request().number, self._directory(inode)
         while self._tree.load_some(directory, LOADED_AT_ONCE):
             await trio.lowlevel.checkpoint()
         listing: list[tuple[str, Node | None]] = list(directory.children.items())
         handle = self._new_handle()
         self._budget.hold(handle, NAME_BYTES * len(listing), ctx.uid)
         self._listings[handle] = directory, listing
-        about = f"{ctx.uid}/{inode}/" + "/".join(name for name, _ in listing)
+        about = f"{number}/{ctx.uid}/{inode}/" + "/".join(name for name, _ in listing)
         self._notes.put(OPEN_DIRECTORY, handle, os.fsencode(about))
         return handle
 
@@ -202,9 +202,15 @@ class NameOperations(pyfuse3.Operations):
         self._notes.drop(OPEN_DIRECTORY, fh)
         self._budget.release(fh)
 
+    def _forget_unopened(self) -> None:
+        """Forget the directories whose opendir(3) a dead server has not answered: the kernel asks for it again."""
+        for handle, about in list(self._notes.all(OPEN_DIRECTORY)):
+            if tap.awaits(int(about.partition(b"/")[0])):
+                self._notes.drop(OPEN_DIRECTORY, handle)
+
     def _list_again(self, handle: int) -> tuple[Directory, list[tuple[str, Node | None]]]:
         """Return the listing of a directory that a dead server had open, with the names of then."""
-        uid, inode, *names = os.fsdecode(self._notes.get(OPEN_DIRECTORY, handle) or b"0/0").split("/")
+        _, uid, inode, *names = os.fsdecode(self._notes.get(OPEN_DIRECTORY, handle) or b"0/0/0").split("/")
         directory = self._directory(int(inode))
         listing: list[tuple[str, Node | None]] = [(name, None) for name in names if name]
         self._budget.hold(handle, NAME_BYTES * len(listing), int(uid))

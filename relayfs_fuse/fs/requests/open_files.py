@@ -22,7 +22,7 @@ from relayfs_fuse.fs.channel_files import BufferFile, HoldFile
 from relayfs_fuse.fs.kinds.handles import GoneHandle, MemHandle, StoredHandle, TextHandle
 from relayfs_fuse.fs.kinds.records import Returned, returned_records
 from relayfs_fuse.fs.nodes import Directory, TextFile
-from relayfs_fuse.fs.notes import KEPT, OPEN_FILE, PLACE, RECORD, RETURNED, TEXT
+from relayfs_fuse.fs.notes import AGAIN, KEPT, OPEN_FILE, PLACE, RECORD, RETURNED, TEXT
 from relayfs_fuse.fs.opener import Opener, Opening
 from relayfs_fuse.fs.removed import RemovedChannels
 
@@ -133,7 +133,7 @@ class OpenFiles:
     def close(self, number: int) -> None:
         """Forget a handle, which is closed."""
         self._files.pop(number, None)
-        for kind in (OPEN_FILE, TEXT, PLACE, KEPT, RECORD):
+        for kind in (OPEN_FILE, TEXT, PLACE, KEPT, RECORD, AGAIN):
             self._notes.drop(kind, number)
 
     # ---------------------------------------------------------------- after the death of another server

@@ -15,7 +15,10 @@ from pathlib import Path
 import pytest
 from build import PLAIN, compile_c
 from mounts import DEADLINE_S, Mount, opened, serving, stop_process, tmpfs_directory, wait_until
+from noted import noted
 from traffic import append, lines, n_asleep
+
+from relayfs_fuse.fs.notes import OPEN_DIRECTORY
 
 HERE = Path(__file__).parent
 DIED = "WARNING: the server before, process .* has died"
@@ -83,6 +86,7 @@ PLACES = {
     "add_channel": "fs.tree:Tree",
     "resend": "fs:tap",
     "read": "fs.requests.files:Operations",
+    "put": "fs.notes:Notes",
 }
 
 
@@ -425,3 +429,13 @@ def test_a_counter_is_changed_once(struck: Struck, at: Callable[[str], None], st
     (mount.path / "counters.names").write_text(f"add {name}\n")
     struck.check()
     assert (mount.path / "counters.names").read_text().count(name) == 1
+
+
+def test_a_directory_whose_opening_was_not_answered_leaves_no_note(struck: Struck, at: Callable[[str], None]) -> None:
+    mount = struck.mount
+    mount.create("log")
+    before = noted(mount)[OPEN_DIRECTORY]
+    at("after put")
+    assert "log0" in os.listdir(mount.path)
+    struck.check()
+    wait_until(lambda: noted(mount)[OPEN_DIRECTORY] == before, lambda: f"{noted(mount)}")
