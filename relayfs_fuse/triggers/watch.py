@@ -3,7 +3,8 @@
 A round looks at the buffers, evaluates the events that are DELAY_NS old, in the order of their times, and writes what
 has fired to the journal. Then it writes the state, as a whole, which says how far events are evaluated, how long the
 journal is, and which actions are not carried out yet; and only then these actions begin. So whenever this process is
-killed, the next one finds a state from which it can go on: no event is evaluated twice, and none is left out.
+killed, the next one finds a state from which it can go on: no event is evaluated twice, and none is left out but those
+that are written meanwhile and were older than DELAY_NS by then.
 
 The state has the time up to which all events are evaluated ("reached"); the time of the last one, and how many were of
 this time ("latest"), because more of them may follow; and the clocks by which times are converted ("clocks").
