@@ -205,6 +205,16 @@ class Merge(library.Handle):
         add = lib.relay_merge_follow_files if follows else lib.relay_merge_add_files
         library.check(add(self._open, process, cpu, c_paths, len(names)), paths[0])
 
+    def needs_file(self, process: int, cpu: int, path: str) -> bool:
+        """Return whether a file that is followed may have events that were not read yet."""
+        return bool(lib.relay_merge_needs_file(self._open, process, cpu, ffi.new("char[]", os.fsencode(path))))
+
+    def move_file(self, process: int, cpu: int, path: str, to: str | None) -> None:
+        """Read the rest of such a file from another one, which has the same bytes; None: it was removed."""
+        c_path = ffi.new("char[]", os.fsencode(path))
+        c_to = ffi.NULL if to is None else ffi.new("char[]", os.fsencode(to))
+        library.check(lib.relay_merge_move_file(self._open, process, cpu, c_path, c_to), path)
+
     def look_at_files(self) -> int:
         """Look what was appended to files that may grow.
 

@@ -24,7 +24,7 @@ from relayfs_fuse.tracefiles.hosts import Hosts, is_received, pairs_in, recordin
 from relayfs_fuse.tracefiles.losses import NO_BUFFER
 from relayfs_fuse.tracefiles.merged import add_host, add_part, kinds_of, losses_of, process_of, unbuffered_losses
 from relayfs_fuse.tracefiles.recorded import NoTraceError, PartReader, beside_streams, clock_of, part_places, plain_name
-from relayfs_fuse.tracefiles.streams import METADATA, stream_name, stream_of
+from relayfs_fuse.tracefiles.streams import COMPRESSED, METADATA, stream_name, stream_of
 from relayfs_fuse.tracefiles.time_line import HostClock, stretches_of
 
 if TYPE_CHECKING:
@@ -44,6 +44,12 @@ _LOOK_SHARE = 20
 _Signature = tuple[int, int, int]
 
 
+def _signature_of(directory: str) -> _Signature | None:
+    """Return the signature of a part's metadata, which may be compressed."""
+    path = os.path.join(directory, METADATA)
+    return _signature(path) or _signature(path + COMPRESSED)
+
+
 def _signature(path: str) -> _Signature | None:
     """Return what changes with a file; None: there is none that can be read."""
     with suppress(OSError):
@@ -60,7 +66,7 @@ class Followed:
     identity: of the process, as in packets
     metadata: what the file was when it was read
     n_declared: how many of its declarations the merge has
-    names: of the files that the merge has, as if they were not compressed
+    paths: of files that were found, or of copies of compressed ones, by their names as if they were not compressed
     has_left: whether its directory was removed
     """
 
@@ -69,7 +75,7 @@ class Followed:
     identity: int
     metadata: _Signature | None
     n_declared: int
-    names: set[str] = field(default_factory=set)
+    paths: dict[str, str] = field(default_factory=dict)
     has_left: bool = False
 
     @property
@@ -172,7 +178,8 @@ class Growing(Closing):
     def finish(self) -> None:
         """Have the merge give out all that is there, also the last packets of recorders that were killed."""
         self.merged.look_at_files()
-        self._scan()
+        for _ in range(2):  # for what _in_order() leaves to the next scan
+            self._scan()
         for path, followed in self.followed.items():
             self._learn(path, followed)
             for number in followed.numbers:
@@ -238,7 +245,7 @@ class Growing(Closing):
             if followed:
                 self._add_files(path, followed, names)
                 continue
-            metadata = _signature(os.path.join(path, METADATA))
+            metadata = _signature_of(path)
             try:
                 part = self._reader.part(path, beside_streams(names))
             except (RelayError, OSError) as error:
@@ -284,33 +291,54 @@ class Growing(Closing):
         return self._hosts[name]
 
     def _add_files(self, path: str, followed: Followed, names: Sequence[str]) -> None:
-        """Add files that have appeared since the part was found."""
-        new = [name for name in names if stream_of(plain_name(name)) and plain_name(name) not in followed.names]
-        for name in self._in_order(path, followed, new):
-            try:
-                for cpu, paths in self._reader.streams(path, [name]).items():
+        """Add files that have appeared since the part was found, and find those that were removed or compressed."""
+        there = {plain_name(name): name for name in names if stream_of(plain_name(name))}
+        for name in self._in_order(path, followed, [name for name in there if name not in followed.paths]):
+            with suppress(FileNotFoundError):  # it was removed, or is being compressed: the next scan sees
+                readable = self._readable(os.path.join(path, there[name]))
+                followed.paths[name] = readable or os.path.join(path, there[name])
+                if readable:
                     for number in followed.numbers:
-                        self.merged.add_files(number, cpu, paths, follows=True)
-            except FileNotFoundError:
-                followed.names.discard(plain_name(name))  # it was removed, or is being compressed: the next scan sees
-            except (RelayError, OSError) as error:
-                self._say_about(os.path.join(path, name), error)
+                        self.merged.add_files(number, _cpu_of(name), [readable], follows=True)
+        for name, known in list(followed.paths.items()):
+            # A listing may miss a file that is being replaced.
+            if there.get(name) != name and known == os.path.join(path, name) and not os.path.exists(known):
+                self._move_file(followed, name)
 
-    def _in_order(self, path: str, followed: Followed, new: Sequence[str]) -> list[str]:
-        """Return those of the new files behind which none of an earlier number may appear, and note them.
+    def _in_order(self, path: str, followed: Followed, new: Sequence[str]) -> Iterator[str]:
+        """Yield those of the new files behind which none of an earlier number may appear; the caller adds them.
 
         A receiver may get the first packet of cpu0_1 before that of cpu0. So a file that continues one which is not
         there is added when the next scan finds it, too.
         """
-        found = []
-        for (cpu, number), name in sorted((stream_of(plain_name(name)) or (0, 0), name) for name in new):
+        for (cpu, number), name in sorted((stream_of(name) or (0, 0), name) for name in new):
             before, full = stream_name(cpu, number - 1), os.path.join(path, name)
-            if not number or before in followed.names or full in self._late_names:
-                followed.names.add(plain_name(name))
-                found.append(name)
+            if not number or before in followed.paths or full in self._late_names:
+                yield name
             else:
                 self._late_names.add(full)
-        return found
+
+    def _move_file(self, followed: Followed, name: str) -> None:
+        """Have the merge read the rest of a file that is gone from the compressed one, or do without it."""
+        known, cpu = followed.paths.pop(name), _cpu_of(name)
+        needing = [number for number in followed.numbers if self.merged.needs_file(number, cpu, known)]
+        readable = None
+        with suppress(FileNotFoundError):
+            os.stat(known + COMPRESSED)
+            followed.paths[name] = known + COMPRESSED
+            readable = self._readable(known + COMPRESSED) if needing else None
+        for number in needing:
+            self.merged.move_file(number, cpu, known, readable)
+
+    def _readable(self, path: str) -> str | None:
+        """Return a file's path, or that of a copy which is not compressed; None: it cannot be read, which is said."""
+        try:
+            return self._reader.plain(path)
+        except FileNotFoundError:
+            raise
+        except (RelayError, OSError) as error:
+            self._say_about(path, error)
+            return None
 
     def _forget_removed(self) -> None:
         """Forget parts whose directories were removed, when all that was mapped of them was given out."""
@@ -340,11 +368,12 @@ class Growing(Closing):
 
     def _learn(self, path: str, followed: Followed) -> None:
         """Add what the metadata of a part say by now."""
-        metadata = _signature(os.path.join(path, METADATA))
+        metadata = _signature_of(path)
         if metadata is None or metadata == followed.metadata:
             return
+        is_plain = os.path.exists(os.path.join(path, METADATA))
         try:
-            part = self._reader.part(path, [METADATA])
+            part = self._reader.part(path, [METADATA if is_plain else METADATA + COMPRESSED])
         except (RelayError, OSError) as error:
             self._say_about(os.path.join(path, METADATA), error)
             return
@@ -387,6 +416,13 @@ class Growing(Closing):
         if about not in self._said:
             self._said.add(about)
             self._say(line)
+
+
+def _cpu_of(name: str) -> int:
+    """Return the CPU of a stream's file, as stream_of() does."""
+    stream = stream_of(name)
+    assert stream is not None
+    return stream[0]
 
 
 def _has_hosts(directories: Sequence[str]) -> bool:

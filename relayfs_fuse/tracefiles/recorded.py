@@ -162,7 +162,7 @@ class PartReader:
         """
         metadata = os.path.join(path, next(name for name in names if plain_name(name) == METADATA))
         changed_ns = os.stat(metadata).st_mtime_ns
-        with open_regular(self._plain(metadata)) as file:
+        with open_regular(self.plain(metadata)) as file:
             text = file.read(_METADATA_MAX)
         if not text.startswith(_HEADING):
             return None
@@ -177,10 +177,10 @@ class PartReader:
         """Return the paths of the files of each stream among these names, in order; of compressed ones, of copies."""
         found: dict[int, list[str]] = defaultdict(list)
         for (cpu, _), name in sorted((stream, name) for name in names if (stream := stream_of(plain_name(name)))):
-            found[cpu].append(self._plain(os.path.join(path, name)))
+            found[cpu].append(self.plain(os.path.join(path, name)))
         return dict(found)
 
-    def _plain(self, path: str) -> str:
+    def plain(self, path: str) -> str:
         """Return a file's path, or, if it is compressed, that of a copy which is not."""
         if not stat.S_ISREG(os.stat(path).st_mode):
             raise RelayError(f"{path} is no regular file; {_NEEDED}")

@@ -118,13 +118,20 @@ int relay_merge_add_files(struct relay_merge *merge, int process, uint32_t cpu, 
 
 /*
  * The same, of files to which a recorder or receiver appends: the stream ends after relay_merge_finish() only. Another
- * call for the same CPU adds paths behind those that the stream has. A file that does not exist any more is left out,
- * unless it appears again. An event that is not declared waits for relay_merge_layouts() or some calls of
- * relay_merge_look_at_files(). Returns as relay_merge_add_files(); -EINVAL also if the stream is none of this
+ * call for the same CPU adds paths behind those that the stream has. A file that does not exist is waited for until
+ * relay_merge_move_file() is called for it. An event that is not declared waits for relay_merge_layouts() or some calls
+ * of relay_merge_look_at_files(). Returns as relay_merge_add_files(); -EINVAL also if the stream is none of this
  * function's.
  */
 int relay_merge_follow_files(struct relay_merge *merge, int process, uint32_t cpu, const char *const *paths,
                              size_t n_paths);
+
+/* Return whether a file that is followed may have events that were not read yet. path: as the merge has it */
+bool relay_merge_needs_file(const struct relay_merge *merge, int process, uint32_t cpu, const char *path);
+
+/* Read the rest of such a file from `to`, which has the same bytes, as the copy of a file that was compressed. NULL: it
+ * was removed, so leave it out. 0; -ENOMEM; -EINVAL: relay_merge_needs_file() is false. */
+int relay_merge_move_file(struct relay_merge *merge, int process, uint32_t cpu, const char *path, const char *to);
 
 /* Look what was appended to those files, so that it can be output. Return the end of the latest packet there; 0: there
  * is none. The streams of files that are read up to their ends do not keep others back; what comes late is output at

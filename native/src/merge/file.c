@@ -11,7 +11,8 @@
  * Files that are followed (relay_merge_follow_files()) are unmapped when all that they have was read, because a
  * recorder that completes a file which others have open makes a copy of it. Such a copy has the same bytes up to there.
  * The next file is read when this one is complete, or has all packets before the first one of the next file, which
- * their numbers tell: a receiver may get them in another order.
+ * their numbers tell: a receiver may get them in another order. A file that does not exist is waited for until the
+ * caller says that it was removed, or where its bytes are now (relay_merge_move_file()).
  */
 #define _GNU_SOURCE
 #include "base/futex.h"
@@ -31,7 +32,7 @@ enum { LEASE_MS = 10000 };
 
 struct file_source {
 	struct relay_source source;
-	char **paths;
+	char **paths;                 /* NULL: the file was removed */
 	size_t n_paths, n_read;       /* n_read: how many of the files have been mapped */
 	struct relay_mapping mapping; /* of the current file; base NULL: no file is mapped */
 	uint64_t bytes, at;           /* length of this file; offset of the next packet in it */
@@ -72,15 +73,20 @@ static bool may_grow(const struct file_source *file)
 	return file->source.has_grown && !file->source.is_finished;
 }
 
+/* Return the path of the current file. NULL: it was removed, or no file was begun. */
+static const char *current(const struct file_source *file)
+{
+	return file->n_read ? file->paths[file->n_read - 1] : NULL;
+}
+
 /* Open the current file. -EAGAIN: its recorder has a lease of it (fcntl(2)), because it completes the file. */
 static int open_file(const struct file_source *file)
 {
-	const char *const path = file->paths[file->n_read - 1];
 	const int64_t deadline = relay_now_ms() + LEASE_MS;
-	int fd = relay_mapping_open(path, O_RDONLY, false);
+	int fd = relay_mapping_open(current(file), O_RDONLY, false);
 	while (fd == -EAGAIN && !may_grow(file) && relay_now_ms() < deadline) {
 		nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
-		fd = relay_mapping_open(path, O_RDONLY, false);
+		fd = relay_mapping_open(current(file), O_RDONLY, false);
 	}
 	return fd;
 }
@@ -181,17 +187,16 @@ static bool read_head(const char *path, uint64_t at, struct relay_packet *head)
 	return is_whole && is_head(head, UINT64_MAX);
 }
 
-/* True if the next file can be read, because nothing of the current one is missing, or all of it was removed. */
+/* True if the next file can be read, because nothing of the current one is missing, or it was removed. */
 static bool may_go_on(const struct file_source *file)
 {
 	struct relay_packet first;
 	if (file->n_read == file->n_paths)
 		return false;
-	if (!file->n_read || !file->source.has_grown || file->source.is_finished || file->is_complete)
+	if (!current(file) || !file->source.has_grown || file->source.is_finished || file->is_complete)
 		return true;
 	const char *const next = file->paths[file->n_read];
-	return read_head(next, 0, &first) &&
-	       (first.packet_seq_num == file->number || access(file->paths[file->n_read - 1], F_OK));
+	return next && read_head(next, 0, &first) && first.packet_seq_num == file->number;
 }
 
 static void go_on(struct file_source *file)
@@ -206,9 +211,9 @@ static int next_packet(struct relay_source *source, struct relay_source_packet *
 	struct file_source *file = (struct file_source *)source;
 	packet->watermark = 0;
 	for (bool is_new = false;; is_new = true) {
-		if (!file->mapping.base && file->n_read && (is_new || source->has_grown)) {
+		if (!file->mapping.base && current(file) && (is_new || source->has_grown)) {
 			int err = map_file(file);
-			/* A file that is followed may have been removed, or replaced; or it is being completed. */
+			/* A file that is followed may have been removed, or moved; or it is being completed. */
 			if (err < 0 && !(source->has_grown && err == -ENOENT) && !(may_grow(file) && err == -EAGAIN))
 				return err;
 		}
@@ -237,8 +242,7 @@ static bool has_grown(struct relay_source *source, uint64_t *latest)
 	struct relay_packet head;
 	const bool is_waiting = !file->mapping.base;
 	/* The room behind the last packet is no reason to map the file. */
-	if (is_waiting && file->n_read && read_head(file->paths[file->n_read - 1], file->at, &head) &&
-	    !map_file(file)) {
+	if (is_waiting && current(file) && read_head(current(file), file->at, &head) && !map_file(file)) {
 		uint64_t end;
 		if (!load_head(file, file->at, &head, &end))
 			unmap_file(file);
@@ -312,4 +316,39 @@ int relay_merge_follow_files(struct relay_merge *merge, int process, uint32_t cp
 	if (source->has_grown != has_grown)
 		return -EINVAL;
 	return add_paths((struct file_source *)source, paths, n_paths) ? 0 : -ENOMEM;
+}
+
+/* Return the source of a file that is followed and may have events that were not read yet; *i receives the index of its
+ * path. NULL: there is no such file. */
+static struct file_source *needed(const struct relay_merge *merge, int process, uint32_t cpu, const char *path,
+                                  size_t *i)
+{
+	struct relay_source *source = relay_merge_source(merge, process, cpu);
+	if (!source || source->has_grown != has_grown)
+		return NULL;
+	struct file_source *file = (struct file_source *)source;
+	for (*i = file->n_read && !file->is_complete ? file->n_read - 1 : file->n_read; *i < file->n_paths; ++*i)
+		if (file->paths[*i] && strcmp(file->paths[*i], path) == 0)
+			return file;
+	return NULL;
+}
+
+bool relay_merge_needs_file(const struct relay_merge *merge, int process, uint32_t cpu, const char *path)
+{
+	size_t i;
+	return needed(merge, process, cpu, path, &i) != NULL;
+}
+
+int relay_merge_move_file(struct relay_merge *merge, int process, uint32_t cpu, const char *path, const char *to)
+{
+	size_t i;
+	struct file_source *file = needed(merge, process, cpu, path, &i);
+	char *copy = file && to ? strdup(to) : NULL;
+	if (!file)
+		return -EINVAL;
+	if (to && !copy)
+		return -ENOMEM;
+	free(file->paths[i]);
+	file->paths[i] = copy;
+	return 0;
 }

@@ -1,8 +1,10 @@
 """relayctl view --follow and live of directories to which receivers and recorders write: each event once."""
 
+import json
+import signal
 from collections import defaultdict
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,10 @@ from mounts import DEADLINE_S, wait_until
 from showing import serving
 from tracing import Program, finish, recording, relayctl
 from viewing import View, viewing
+
+from relayfs_fuse.native.merge import Export, Style
+from relayfs_fuse.reading.growing import Growing
+from relayfs_fuse.reading.live import Wanted
 
 # How many events each program writes. There are two traces, which two machines forward: each has all programs.
 WRITTEN = {"one": 4000, "two": 1000, "three": 1000}
@@ -152,3 +158,94 @@ def test_a_recording_is_followed_through_its_numbered_directories(store, run, ou
         view.wait_for(lambda: len(view.lines) == 10)
         view.finish()
     assert [one["fields"]["n"] for one in view.events()] == list(range(n + 590, n + 600))
+
+
+@contextmanager
+def stopped(view: View) -> Iterator[None]:
+    """Stop relayctl view, as a terminal does that takes no more."""
+    view.process.send_signal(signal.SIGSTOP)
+    yield
+    view.process.send_signal(signal.SIGCONT)
+
+
+def begin_files(app: Program, out: Path) -> None:
+    """Have it write 100 events of each of two further names, which the recorder writes to cpu0_1 and cpu0_2."""
+    for number, name in enumerate(("second", "third"), 1):
+        app.declare(name)
+        app.write_patiently(100)
+        app.flush()
+        wait_until(lambda: list(out.rglob(f"cpu0_{number}")), "its file")  # noqa: B023
+
+
+def shown_names(view: View) -> list[tuple[str, int]]:
+    return [(one["event"], one["fields"]["n"]) for one in view.events()]
+
+
+def test_what_a_recorder_compresses_before_it_was_read_is_shown(store, run, out):
+    """Also files that follow the one which was read, and events that only the last metadata declare."""
+    trace = store.create("t", n_subbufs=64)
+    app = run(trace, "app")
+    with recording("t", "--store", store.path, "-o", out, "--compress") as recorder:
+        app.write_patiently(500)
+        app.flush()
+        wait_until(lambda: list(out.rglob("cpu0")), "the first packet")
+        with viewing(out, "--follow", "--json", "--delay", 1) as view:
+            view.wait_for(lambda: len(view.events()) == 500)
+            with stopped(view):
+                app.write_patiently(100)
+                app.flush()
+                app.declare("later")
+                app.write_patiently(100)
+                app.end()
+                wait_until(lambda: list(out.rglob("cpu0_1.zst")) and not list(out.rglob("cpu?")), "compressed files")
+            view.wait_for(lambda: len(view.events()) >= 700)
+            assert view.finish() == ""
+        finish(recorder)
+    assert shown_names(view) == [("test:later" if n >= 600 else "test:first", n) for n in range(700)]
+
+
+def test_a_view_goes_on_behind_files_that_were_removed_before_it_read_them(store, run, out):
+    trace = store.create("t", n_subbufs=64)
+    app = run(trace, "app")
+    with recording("t", "--store", store.path, "-o", out) as recorder:
+        app.write_patiently(100)
+        app.flush()
+        wait_until(lambda: list(out.rglob("cpu0")), "the first packet")
+        with viewing(out, "--follow", "--json", "--delay", 1) as view:
+            view.wait_for(lambda: len(view.events()) == 100)
+            with stopped(view):
+                begin_files(app, out)
+                app.end()
+                finish(recorder)
+                for path in (*out.rglob("cpu0"), *out.rglob("cpu0_1")):
+                    path.unlink()
+            view.wait_for(lambda: len(view.events()) >= 200)
+            view.finish()
+    assert shown_names(view) == [
+        *(("test:first", n) for n in range(100)),
+        *(("test:third", n) for n in range(200, 300)),
+    ]
+
+
+def test_a_file_that_appears_before_the_one_that_it_continues_is_shown_in_the_end(store, run, out, tmp_path):
+    trace = store.create("t", n_subbufs=64)
+    app = run(trace, "app")
+    with recording("t", "--store", store.path, "-o", out) as recorder:
+        app.write_patiently(100)
+        app.flush()
+        wait_until(lambda: list(out.rglob("cpu0")), "the first packet")
+        begin_files(app, out)
+        app.end()
+        finish(recorder)
+    (third,) = out.rglob("cpu0_2")
+    aside = third.rename(tmp_path / "aside")
+    (second,) = out.rglob("cpu0_1")
+    second.unlink()
+    with (
+        Growing([str(out)], Wanted(), 1, print) as growing,
+        closing(Export(growing.merged, Style("json"))) as exporter,
+    ):
+        aside.rename(third)
+        growing.finish()
+        shown = [json.loads(line) for piece in exporter.pieces() for line in bytes(piece).splitlines()]
+    assert [one["fields"]["n"] for one in shown if "event" in one] == [*range(100), *range(200, 300)]

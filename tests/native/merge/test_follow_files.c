@@ -242,15 +242,51 @@ TEST(the_next_file_waits_for_what_is_missing_in_this_one)
 	CHECK_TEXT(given_times(merge), "a20 a30");
 }
 
-TEST(the_next_file_waits_for_no_file_that_was_removed)
+TEST(the_next_file_waits_for_no_files_that_were_removed)
 {
 	AUTOPTR(relay_merge) merge = merge_of(0, EVER);
-	struct growing first = begin_file("cpu0", 0), second = begin_file("cpu0_1", 9);
+	struct growing first = begin_file("cpu0", 0), second = begin_file("cpu0_1", 5), third = begin_file("cpu0_2", 9);
 
-	grow(&second, packet_of(0, 0, TIMES(30)));
+	grow(&first, packet_of(0, 0, TIMES(10)));
+	grow(&third, packet_of(0, 0, TIMES(30)));
 	follow(merge, 0, &first);
 	follow(merge, 0, &second);
+	follow(merge, 0, &third);
+	CHECK_TEXT(given_times(merge), "a10");
+	CHECK_EQ(unlink(first.path), 0);
+	relay_merge_look_at_files(merge);
+	CHECK_TEXT(given_times(merge), "");
+	CHECK(relay_merge_needs_file(merge, 0, 0, first.path));
+	CHECK_EQ(relay_merge_move_file(merge, 0, 0, first.path, NULL), 0);
+	CHECK_EQ(relay_merge_move_file(merge, 0, 0, second.path, NULL), 0);
+	CHECK(!relay_merge_needs_file(merge, 0, 0, second.path));
+	CHECK_EQ(relay_merge_move_file(merge, 0, 0, second.path, NULL), -EINVAL);
+	relay_merge_look_at_files(merge);
 	CHECK_TEXT(given_times(merge), "a30");
+}
+
+TEST(the_rest_of_a_file_that_was_moved_is_given_out)
+{
+	AUTOPTR(relay_merge) merge = merge_of(0, EVER);
+	struct growing first = begin_file("cpu0", 0), second = begin_file("cpu0_1", 2);
+	char moved[4096 + 8];
+
+	grow(&first, packet_of(0, 0, TIMES(10)));
+	follow(merge, 0, &first);
+	follow(merge, 0, &second);
+	CHECK_TEXT(given_times(merge), "a10");
+	grow(&first, packet_of(0, 1, TIMES(20)));
+	complete(&first);
+	snprintf(moved, sizeof(moved), "%s.moved", first.path);
+	CHECK_EQ(rename(first.path, moved), 0);
+	grow(&second, packet_of(0, 5, TIMES(30)));
+	relay_merge_look_at_files(merge);
+	CHECK_TEXT(given_times(merge), "");
+	CHECK_EQ(relay_merge_move_file(merge, 0, 0, first.path, moved), 0);
+	relay_merge_look_at_files(merge);
+	CHECK_TEXT(given_times(merge), "a20 a30");
+	CHECK(!relay_merge_needs_file(merge, 0, 0, moved));
+	CHECK(relay_merge_needs_file(merge, 0, 0, second.path));
 }
 
 TEST(events_wait_for_their_declarations_but_not_for_ever)
