@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from relayfs_fuse import native
 from relayfs_fuse.cli.common import format_bytes
-from relayfs_fuse.cli.mount import import_server
+from relayfs_fuse.cli.mounting import import_server
 from relayfs_fuse.errors import OptionError
 from relayfs_fuse.fs import mounts
 from relayfs_fuse.fs.cgroup import memory_limit
@@ -70,6 +70,16 @@ def machine(*, is_served: bool) -> Iterator[Finding]:
     yield _cgroup()
     yield _files()
     yield from _container()
+
+
+def mounting_needs(place: str) -> str:
+    """Return what prevents mounting at a place, and what to do about it; empty: nothing that is known."""
+    for found in (_device(), _fusermount(), _capabilities()):
+        if found.level == PROBLEM:
+            return f"{found.subject}: {found.meaning}; {found.advice}"
+    if os.geteuid() != 0 and not os.access(place, os.W_OK):
+        return "fusermount3 mounts only on directories to which this user may write; make one of your own"
+    return ""
 
 
 def _rest(found: Finding) -> tuple[str, str, str]:

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from relayfs_fuse import native
 from relayfs_fuse.cli.background import detach, open_null, send
+from relayfs_fuse.cli.mounting import import_server, saying_why
 from relayfs_fuse.cli.notify import keep, kept, let_go, notify
 from relayfs_fuse.cli.program import HANDOVER_OPTION, TAKE_OVER_OPTION, inherited_state, print_versions, take_over
 from relayfs_fuse.errors import OptionError, RelayError
@@ -39,7 +40,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from relayfs_fuse.fs.handover import Handover
-    from relayfs_fuse.fs.server import Server
 
 log = logging.getLogger(__name__)
 
@@ -302,26 +302,12 @@ def _fail(message: str) -> NoReturn:
     sys.exit(1)
 
 
-def import_server() -> type[Server]:
-    """Import the file server, whose libraries a package for clients lacks. OptionError: one of them is not there."""
-    try:
-        from relayfs_fuse.fs.server import Server  # noqa: PLC0415
-    except ModuleNotFoundError as error:
-        if error.name != "pyfuse3":
-            raise
-        raise OptionError("the file server needs pyfuse3; `pip install 'relayfs[server]'` installs it") from error
-    except OSError as error:
-        if "libfuse3" not in str(error):
-            raise
-        raise OptionError(f"the file server needs libfuse 3, which is in Debian's package fuse3: {error}") from error
-    return Server
-
-
 def mount_for_service(settings: Settings) -> None:
     """Mount, and give the descriptor of /dev/fuse to the service manager; RuntimeError, OptionError."""
     from relayfs_fuse.fs.server import mount_only  # noqa: PLC0415  # as in import_server()
 
-    device = mount_only(settings)
+    with saying_why(settings.mountpoint):
+        device = mount_only(settings)
     try:
         keep(device)
     except OptionError:
@@ -332,7 +318,8 @@ def mount_for_service(settings: Settings) -> None:
 
 def _serve(handover: Handover) -> None:
     server = import_server()(handover)
-    server.mount()
+    with saying_why(handover.settings.mountpoint):
+        server.mount()
     server.run()
 
 

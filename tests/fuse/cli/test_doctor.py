@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 from click.testing import CliRunner
-from forking import RELAYCTL, run
+from forking import RELAYCTL, RELAYFS, run
 from mounts import DEADLINE_S, NO_MOUNTS, NOBODY, Mount, User, stop_process
 
 from relayfs_fuse import native
@@ -109,6 +109,36 @@ def test_a_mount_of_a_user_maps_no_files(
     status, found = of_mount(mount)
     assert (status, levels(found)) == (0, ["OK"])
     assert f"a mount of user {NOBODY}" in found[0]["meaning"]
+
+
+@as_root
+@pytest.mark.parametrize(
+    ("prepare", "place", "said"),
+    [
+        (
+            "chmod 600 /mnt/fuse",
+            "own",
+            "/dev/fuse: it cannot be opened (Permission denied): this user cannot mount; chmod",
+        ),
+        ("chmod 666 /mnt/fuse", "others", "fusermount3 mounts only on directories to which this user may write"),
+    ],
+)
+def test_who_cannot_mount_is_told_what_is_missing(prepare: str, place: str, said: str) -> None:
+    """Of libfuse it is only told that it has failed."""
+    script = f"""set -e
+        {NO_MOUNTS}
+        mount -t tmpfs tmpfs /mnt
+        mknod /mnt/fuse c 10 229
+        {prepare}
+        mount --bind /mnt/fuse /dev/fuse
+        mkdir /mnt/own /mnt/others
+        chown {NOBODY} /mnt/own
+        exec setpriv --reuid {NOBODY} --clear-groups "$@" """
+    command = ["unshare", "--mount", "sh", "-c", script, "sh", RELAYFS, f"/mnt/{place}", "-o", "store=/mnt/own/store"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
+    assert done.returncode == 1
+    assert f"\nrelayfs: cannot mount at /mnt/{place}: {said}" in done.stderr
+    assert done.stderr.endswith(". `relayctl doctor` checks what this machine has\n")
 
 
 @as_root
