@@ -21,7 +21,7 @@ from relayfs_fuse.explain import mounts_of
 from relayfs_fuse.fs.commands.control import check_path
 from relayfs_fuse.fs.mounts import MAPS_NO_FILES
 from relayfs_fuse.native.library import closed_on_error
-from relayfs_fuse.reading.source import find_mount, find_store, listed
+from relayfs_fuse.reading.source import find_mount, find_store, listed, other_mounts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -90,7 +90,8 @@ def find_channel(what: str, mount: str | None, store: str | None) -> Channel | N
     channels = names_in(place, CHANNEL) if place is not None else channels_of_store(where, traces)
     lists = listed("traces", traces), listed("channels", list(channels))
     there_is = "; ".join(one for one in lists if one) or "there is none at all"
-    raise RelayError(f"there is no trace {path} in {place or where}, and no such channel; {there_is}")
+    others = other_mounts(mount or store)
+    raise RelayError(f"there is no trace {path} in {place or where}, and no such channel; {there_is}{others}")
 
 
 def refuse_options(channel: Channel, options: Mapping[str, object]) -> None:

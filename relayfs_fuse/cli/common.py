@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from relayfs_fuse import native
 from relayfs_fuse.cli import complete
 from relayfs_fuse.errors import RelayError
+from relayfs_fuse.fs import mounts
 from relayfs_fuse.fs.commands.control import parse_size
 from relayfs_fuse.reading.trust import CHECKS
 
@@ -56,11 +58,22 @@ def is_recording(what: str, mount: str | None, store: str | None) -> bool:
 def are_recordings_all(what: Sequence[str], mount: str | None, store: str | None) -> bool:
     """Return whether these are recordings. UsageError: there are several, and one is none."""
     found = [is_recording(one, mount, store) for one in what]
+    for one in what:
+        if mount is None and store is None and one.startswith(("/", "./", "../")) and not _may_be_there(one):
+            raise RelayError(f"{one}: there is no such directory, and it is in no mount of relayfs")
     if len(what) > 1 and not all(found):
         raise click.UsageError(
             f"{what[found.index(False)]} is no directory; only recordings can be shown together, by their directories"
         )
     return all(found) and len(found) > 0
+
+
+def _may_be_there(path: str) -> bool:
+    """Return whether something is at a path, or it may be that of a channel, which need not be a file."""
+    # Below the place of a mount that is not there, programs use the store.
+    places = (*mounts.places(), os.environ.get("RELAYFS"), native.default_store())
+    inside = tuple(os.path.join(place, "") for place in places if place)
+    return os.path.lexists(path) or os.path.abspath(path).startswith(inside)
 
 
 def say(line: str) -> None:

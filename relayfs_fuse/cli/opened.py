@@ -11,7 +11,7 @@ from relayfs_fuse import explain, native
 from relayfs_fuse.cli.names import CHANNEL, channels_of_store, names_in, traces_of
 from relayfs_fuse.errors import RelayError
 from relayfs_fuse.native import either
-from relayfs_fuse.reading.source import Root, find_root, listed
+from relayfs_fuse.reading.source import Root, find_root, listed, other_mounts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -42,15 +42,19 @@ def open_first(what: str, mount: str | None, open_it: Callable[[Root, str], Resu
         except OSError as error:
             if error.errno not in _NONE_THERE or not path:
                 raise
-    raise none_there(root, path)
+    raise none_there(root, path, mount)
 
 
-def none_there(root: Root, path: str) -> RelayError:
-    """Return the error that says that there is no channel of this path, and what there is."""
+def none_there(root: Root, path: str, mount: str | None) -> RelayError:
+    """Return the error that says that there is no channel of this path, and what there is.
+
+    mount: as for find_root()
+    """
     what_it_is = explain.what_it_is(os.path.join(root.place, path))
     if what_it_is is not None:
         return RelayError(f"{path} in {root.place} is {what_it_is}")
-    return NoChannelError(f"there is no channel {path} in {root.place}; {channels_in(root) or 'there is none at all'}")
+    there_is = channels_in(root) or "there is none at all"
+    return NoChannelError(f"there is no channel {path} in {root.place}; {there_is}{other_mounts(mount)}")
 
 
 def open_to_write(root: Root, path: str) -> ChannelHandle | RingsHandle:
@@ -67,7 +71,8 @@ def absolute(what: str) -> tuple[Root, str]:
     for above in (os.environ.get("RELAYFS"), store):
         if above and what.startswith(os.path.join(above, "")):
             return Root(store, is_store=True), what[len(above) :].lstrip("/")
-    raise RelayError(f"{what} is in no mount of relayfs, nor in the store {store}")
+    missing = "" if os.path.lexists(what) else ", and there is no such file or directory"
+    raise RelayError(f"{what} is in no mount of relayfs, nor in the store {store}{missing}")
 
 
 def _places(what: str, mount: str | None) -> Iterator[tuple[Root, str]]:

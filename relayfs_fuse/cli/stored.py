@@ -72,7 +72,7 @@ def _remove(store: str, parsed: Command) -> None:
     try:
         native.remove_channel(os.path.join(store, parsed.path))
     except (FileNotFoundError, NotADirectoryError) as error:
-        raise none_there(Root(store, is_store=True), parsed.path) from error
+        raise none_there(Root(store, is_store=True), parsed.path, store) from error
 
 
 def _act(store: str, parsed: Command) -> None:
@@ -81,7 +81,7 @@ def _act(store: str, parsed: Command) -> None:
     try:
         channel = StoredChannel(parsed.path, directory)
     except (FileNotFoundError, NotADirectoryError) as error:
-        raise none_there(Root(store, is_store=True), parsed.path) from error
+        raise none_there(Root(store, is_store=True), parsed.path, store) from error
     kind = channel.kind
     if why := kind.refused.get(parsed.verb):
         raise parsed.refuse(errno.EOPNOTSUPP, f"{parsed.path} is a {kind.name}: {why}")

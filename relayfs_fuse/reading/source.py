@@ -121,6 +121,17 @@ def find_mount(mount: str | None = None) -> str | None:
     return mount or native.find_mount()
 
 
+def other_mounts(mount: str | None) -> str:
+    """Return what is added to a message that something is not there, if the user has not said which mount is meant.
+
+    mount: as for find_mount()
+    """
+    if mount is not None or os.environ.get("RELAYFS"):
+        return ""
+    others = [one for one in mounts.places() if one != find_mount()]
+    return f"; {listed('other mounts, for -m', others)}" if others else ""
+
+
 def listed(sort: str, names: Sequence[str]) -> str:
     """Return the first of the names after a word that says what they are; without names: an empty text."""
     more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""

@@ -150,6 +150,10 @@ def test_what_a_store_refuses_is_said(
         (("trace", "create", "t"), "trace create t: no relayfs is mounted, and a trace needs its server"),
         (("view", "-e", "a:b"), "no relayfs is mounted, and a trace needs its server"),
         (("view", "app/none"), f"there is no trace app/none in {scratch_store}, and no such channel; channels: "),
+        *(
+            ((verb, "/nowhere/x"), "/nowhere/x: there is no such directory, and it is in no mount of relayfs\n")
+            for verb in ("view", "live", "export")
+        ),
         (("snapshot", "t", "-o", "/nowhere"), f"there is no trace t in {scratch_store}"),
         (("upgrade",), "nothing is mounted, so there is no server to upgrade; mount one: relayfs DIR\n"),
         *((verb, there_is) for verb in (("remove", "app/none"), ("flush", "app/none"), ("cat", "app/none"))),
