@@ -120,6 +120,7 @@ static void unmap_file(struct file_source *file)
 	file->mapping.base = NULL;
 }
 
+/* A packet has the events of one sub-buffer. Its padding may be longer: it is the room in a file that grows. */
 static bool is_head(const struct relay_packet *head, uint64_t left)
 {
 	return head->magic == RELAY_PACKET_MAGIC && head->content_size / 8 >= sizeof(*head) &&

@@ -13,7 +13,8 @@
 enum {
 	CONTEXT_WORD = sizeof(uint32_t),
 	LONGEST = 1 << 24,
-	LOOKS_MAX = 64 /* of relay_merge_look_at_files(), until which the declaration of an event has arrived */
+	LOOKS_MAX = 64, /* of relay_merge_look_at_files(), until which the declaration of an event has arrived */
+	ZEROS_MAX = 4096
 };
 static const uint64_t NS = 1000000000;
 
@@ -235,6 +236,15 @@ static bool waits_for_declaration(const struct relay_stream *stream)
 	return source->has_grown && !source->is_finished && stream->n_looks < LOOKS_MAX;
 }
 
+/* True if a packet has more events without an id and a time than a program writes. The holes of a sparse file are read as
+ * such events, of which a file without a size on the disk would have any number. */
+static inline bool is_of_holes(struct relay_stream *stream)
+{
+	const uint64_t mask = (1ull << RELAY_TRACE_TIME_BITS) - 1;
+	const bool is_zero = !stream->cursor.id && !(stream->cursor.time & mask);
+	return is_zero && ++stream->n_zero > ZEROS_MAX;
+}
+
 /* Go on to the next event of the packet. false: there are no more, or it waits for a declaration, or the rest of the
  * packet is not valid. */
 static bool next_in_packet(struct relay_stream *stream)
@@ -246,7 +256,7 @@ static bool next_in_packet(struct relay_stream *stream)
 		if (stream->is_waiting)
 			return false;
 		stream->n_looks = 0;
-		if (fault != RELAY_PACKET_GOOD) {
+		if (fault != RELAY_PACKET_GOOD || is_of_holes(stream)) {
 			cursor->at = cursor->stop;
 			stream->stats->damaged++;
 			return false;
@@ -315,6 +325,7 @@ static bool enter(struct relay_stream *stream, const struct relay_source_packet 
 	stream->has_packets = true;
 	stream->discarded = head->events_discarded;
 	stream->last_end = head->timestamp_end;
+	stream->n_zero = 0;
 	stream->cursor = (struct relay_event_cursor){.layouts = stream->traced->layouts,
 	                                             .at = packet->events,
 	                                             .stop = packet->events + packet->length,

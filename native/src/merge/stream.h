@@ -135,6 +135,7 @@ struct relay_stream {
 	 * called since. */
 	bool is_waiting;
 	uint32_t n_looks;
+	uint32_t n_zero; /* events of the packet whose id and low bits of the time are 0 */
 };
 
 /* Go on to the next event; if the stream is empty, ask the source for a packet again. */

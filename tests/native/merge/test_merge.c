@@ -539,6 +539,36 @@ TEST(a_file_that_is_truncated_while_it_is_read_ends_there)
 	truncate_while_it_is_read(path_of("cpu1"), (off_t)1 << 43);
 }
 
+/* Append a packet whose events are a hole of the file. */
+static void append_hole(const char *path, uint64_t bytes)
+{
+	struct made *made = begin_packet(0, 0);
+	struct stat st;
+
+	made->head.timestamp_end = 1;
+	made->head.packet_size = made->head.content_size = 8 * (sizeof(made->head) + bytes);
+	append(path, &made->head, sizeof(made->head));
+	free(made);
+	CHECK_EQ(stat(path, &st), 0);
+	CHECK_EQ(truncate(path, st.st_size + (off_t)bytes), 0);
+}
+
+TEST(holes_of_files_are_no_events)
+{
+	AUTOPTR(relay_merge) merge = merge_of(0, EVER);
+	const uint64_t longest = 0xffffffff; /* of a sub-buffer */
+
+	append_hole(path_of("cpu0"), longest);
+	append_packet(path_of("cpu0"), packet_of(0, 0, TIMES(10)));
+	append_hole(path_of("cpu1"), longest + 1);
+	append_packet(path_of("cpu1"), packet_of(0, 0, TIMES(20)));
+	add_path(merge, path_of("cpu0"), NULL);
+	add_path(merge, path_of("cpu1"), NULL);
+	while (relay_merge_next(merge))
+		CHECK(stats(merge).events < 10000);
+	CHECK_FIELDS(stats(merge), (time, 10), (damaged, 1), (error, 0));
+}
+
 TEST(files_of_anything_are_read_to_their_end)
 {
 	for (unsigned seed = 0; seed < SEEDS; seed++) {
