@@ -7,6 +7,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from relayfs_fuse.errors import RelayError
 from relayfs_fuse.tracefiles import clock_pairs
 from relayfs_fuse.tracefiles.recorded import NoTraceError, Recording, fail_at_once, open_regular, walk
 from relayfs_fuse.tracefiles.streams import MARK, RECEIVED
@@ -36,6 +37,7 @@ class Hosts:
     has_streams: as for Recording
     parts: with the host and the stretches of each, if there are several machines, or the directory is of received ones
     clocks: of the machines, in the order of their names; empty: there is only one, and its recording is what is shown
+    unread: why some of the recordings cannot be read, if there are several; they are left out
 
     RelayError: there is no trace. OSError: something cannot be read.
     """
@@ -46,6 +48,7 @@ class Hosts:
         )
         self.parts: list[Part] = []
         self.clocks: list[HostClock] = []
+        self.unread: list[str] = []
         self._stack = ExitStack()
         try:
             self._read(directories, has_streams=has_streams)
@@ -58,29 +61,37 @@ class Hosts:
         self._stack.close()
 
     def _read(self, directories: Sequence[str], *, has_streams: bool) -> None:
-        found: list[tuple[str, Recording]] = []
+        found: list[tuple[str, Recording, list[clock_pairs.Pair]]] = []
         places = [place for directory in directories for place in recordings_in(directory)]
         for place in places:
             try:
                 recording = Recording(place.path, has_streams=has_streams)
+                self._stack.callback(recording.close)
+                pairs = pairs_in(recording.directory)
             except NoTraceError:
                 # One that has just begun, or of a channel; a directory without a mark is none of a recording.
                 if len(places) == 1 or not os.path.exists(os.path.join(place.path, MARK)):
                     raise
-                continue
-            self._stack.callback(recording.close)
-            found.append((place.host or recording.parts[0].hostname, recording))
+            except (RelayError, OSError) as error:
+                if len(places) == 1:
+                    raise
+                why = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) else str(error)
+                self.unread.append(f"{why}; {place.path} is not shown")
+            else:
+                found.append((place.host or recording.parts[0].hostname, recording, pairs))
+        if not found and self.unread:
+            raise RelayError(self.unread[0])
         if not found:
             raise NoTraceError(f"{directories[0]}: there is no trace of relayfs in any of its {len(places)} recordings")
-        names = sorted({host for host, _ in found})
+        names = sorted({host for host, _, _ in found})
         is_one = len(places) == 1 and places[0].path == directories[0]
         if is_one or (len(names) == 1 and not any(place.host for place in places)):
-            self.parts = [part for _, recording in found for part in recording.parts]
+            self.parts = [part for _, recording, _ in found for part in recording.parts]
             return
         clocks = {name: HostClock(name) for name in names}
         self.clocks = list(clocks.values())
-        for host, recording in found:
-            clock, pairs = clocks[host], pairs_in(recording.directory)
+        for host, recording, pairs in found:
+            clock = clocks[host]
             clock.add(recording.parts[0], pairs)
             for part in recording.parts:
                 self.parts.append(replace(part, host_clock=clock, stretches=tuple(stretches_of(part, pairs))))

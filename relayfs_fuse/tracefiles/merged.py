@@ -129,7 +129,12 @@ def add_host(merged: Merge, clock: HostClock) -> int:
 
 
 def unread(merged: Merge, recording: Hosts) -> str | None:
-    """Say which stream of a recording could not be read to its end, by its path in the recording; None: all were."""
+    """Say which stream of a recording could not be read to its end, by its path in the recording; None: all were.
+
+    Of several recordings: also which one could not be read at all.
+    """
+    if recording.unread:
+        return "; ".join(recording.unread)
     error = -merged.stats().error
     for number, part in enumerate(one for one in recording.parts for _ in one.stretches or (None,)):
         stats = merged.process_stats(number)

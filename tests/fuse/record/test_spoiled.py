@@ -11,6 +11,8 @@ from mounts import wait_until
 from tracing import recording
 from viewing import viewing
 
+from relayfs_fuse.reading.packet import HEAD_BYTES, Head
+
 ORIGIN = "trace=t id=1 process=bad-1 pid=1 uid=0 buffers=perprocess clock=mono tsc=1 mono=1 real=1 made_mono=1"
 METADATA = (
     f"/* CTF 1.8 */\n/* relayfs {ORIGIN} boot={uuid.uuid4()} */\n"
@@ -42,6 +44,18 @@ def part_with(out: Path, text: str) -> Path:
     return path / "metadata"
 
 
+def holes(part: Path) -> None:
+    """Make a stream of packets that fill a terabyte, of which nothing but their heads is on the disk."""
+    first = Head.of((part / "cpu0").read_bytes())
+    n_bytes = HEAD_BYTES + (1 << 32) - 1  # a head, and the longest sub-buffer
+    head = first._replace(packet_size=8 * n_bytes, content_size=8 * n_bytes, timestamp_begin=0, timestamp_end=1 << 60)
+    with (part / "cpu900").open("wb") as file:
+        for number in range(256):
+            file.seek(number * n_bytes)
+            file.write(head._replace(packet_seq_num=number).pack())
+        file.truncate(256 * n_bytes)
+
+
 # By what is done: it gets the recording and a part of it, and returns what cannot be read, if that is to be said.
 HARMS: dict[str, Callable[[Path, Path], Path | None]] = {
     "a FIFO for the notes of clocks": lambda out, _: replaced(out / ".clocks", os.mkfifo),
@@ -55,6 +69,7 @@ HARMS: dict[str, Callable[[Path, Path], Path | None]] = {
     "a link to nothing for a stream": lambda _, part: (part / "cpu900").symlink_to("nothing"),
     "no compressed stream": lambda _, part: replaced(part / "cpu900.zst", lambda path: path.write_bytes(bytes(100))),
     "an endless stream": lambda _, part: os.truncate(replaced(part / "cpu900", Path.touch), 1 << 40),
+    "packets of holes": lambda _, part: holes(part),
     "garbage for a stream": lambda _, part: (part / "cpu900").write_bytes(os.urandom(999)) and None,
     "metadata of no clock": lambda out, _: part_with(out, METADATA),
     "a FIFO for metadata of a new part": lambda out, _: replaced(part_with(out, ""), os.mkfifo),
@@ -85,6 +100,9 @@ def test_what_is_spoiled_while_it_is_followed_harms_no_other_recording(store, ru
             view.wait_for(lambda: any(one["host"] == "b" for one in view.events()))
             said = view.finish()
     assert named is None or f"relayctl: {named}" in said
+    # Also without --follow.
+    with viewing(out, "--json") as view:
+        wait_until(lambda: any(one["host"] == "b" for one in view.events()), "what the other recording has")
 
 
 def test_a_compressed_stream_that_is_spoiled_before_harms_no_other(store, run, out):
