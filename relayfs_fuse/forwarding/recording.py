@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, BinaryIO
 from relayfs_fuse.errors import RelayError
 from relayfs_fuse.forwarding.names import FRAMING, kind_of
 from relayfs_fuse.record.rings import UNFINISHED
-from relayfs_fuse.tracefiles.recorded import unpack
+from relayfs_fuse.tracefiles.recorded import open_regular, regular_descriptor, unpack
 from relayfs_fuse.tracefiles.streams import COMPRESSED, MARK, QUARANTINE
 
 if TYPE_CHECKING:
@@ -43,8 +43,8 @@ class Recording:
     def __init__(self, path: str) -> None:
         self.path = os.path.realpath(path)
         try:
-            with open(os.path.join(path, MARK), encoding="utf-8", errors="replace") as file:
-                self.origin = file.read(_MARK_BYTES).strip()
+            with open_regular(os.path.join(path, MARK)) as file:
+                self.origin = file.read(_MARK_BYTES).decode(errors="replace").strip()
         except FileNotFoundError:
             os.listdir(path)  # to say so if it is no directory
             raise RelayError(f"{path} is no recording of a trace by `relayctl record`: it has no {MARK}") from None
@@ -56,8 +56,8 @@ class Recording:
     @cached_property
     def framing(self) -> str:
         """Where records of a ring end, see framing.py; "": nothing tells."""
-        with suppress(FileNotFoundError), open(os.path.join(self.path, FRAMING), encoding="ascii") as file:
-            return file.read(_MARK_BYTES).strip()
+        with suppress(FileNotFoundError), open_regular(os.path.join(self.path, FRAMING)) as file:
+            return file.read(_MARK_BYTES).decode("ascii").strip()
         return ""
 
     def groups(self) -> Iterator[tuple[str, list[str]]]:
@@ -149,11 +149,13 @@ class OpenFile:
             self._unpacked.close()
 
     def descriptor(self) -> int:
-        """Return a descriptor, which release() closes."""
+        """Return a descriptor, which release() closes. RelayError: it is no regular file, or cannot be unpacked."""
         if self._unpacked is None:
+            flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW
             with suppress(FileNotFoundError):
-                return os.open(self._path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-            with open(self._path + COMPRESSED, "rb") as source:
+                return regular_descriptor(self._path, flags)
+            compressed = self._path + COMPRESSED
+            with open(compressed, "rb", opener=lambda path, _: regular_descriptor(path, flags)) as source:
                 self._unpacked = tempfile.TemporaryFile(prefix="relayctl-")  # noqa: SIM115  # until __exit__()
                 unpack(source, self._unpacked)
                 self._unpacked.flush()

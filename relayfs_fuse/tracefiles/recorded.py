@@ -223,19 +223,20 @@ class Recording(PartReader):
         self.parts = [replace(part, clock=clock) for part, clock in zip(parts, _best_clocks(parts), strict=True)]
 
 
-def _open_regular(path: str, flags: int) -> int:
-    checked = os.open(path, os.O_PATH | os.O_CLOEXEC)
+def regular_descriptor(path: str, flags: int) -> int:
+    """Return a descriptor of a file. RelayError: as open_regular(); with O_NOFOLLOW also if it is a symbolic link."""
+    checked = os.open(path, os.O_PATH | os.O_CLOEXEC | flags & os.O_NOFOLLOW)
     try:
         if not stat.S_ISREG(os.fstat(checked).st_mode):
             raise RelayError(f"{path} is no regular file; {_NEEDED}")
-        return os.open(f"/proc/self/fd/{checked}", flags)
+        return os.open(f"/proc/self/fd/{checked}", flags & ~os.O_NOFOLLOW)
     finally:
         os.close(checked)
 
 
 def open_regular(path: str) -> BinaryIO:
     """Open a file to read it. RelayError: it is a FIFO, which would block, a device or a directory."""
-    return open(path, "rb", opener=_open_regular)
+    return open(path, "rb", opener=regular_descriptor)
 
 
 def _threads(path: str) -> Names:
