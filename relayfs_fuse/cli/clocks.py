@@ -32,7 +32,7 @@ def say_clocks(clocks: Sequence[HostClock], *, is_first: bool = True) -> None:
 
     is_first: whether others were not said before
     """
-    if clocks and is_first:
+    if len(clocks) > 1 and is_first:
         say(
             f"events of {len(clocks)} machines, by their clocks: two events of different machines may be in the wrong "
             "order, if their times are no further apart than both clocks were off"

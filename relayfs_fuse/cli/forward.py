@@ -118,10 +118,12 @@ def forward(  # noqa: PLR0913, PLR0917  # an option each
     """
     with importing("forward"):
         from relayfs_fuse.forwarding.access import Access  # noqa: PLC0415  # it is an extra
-        from relayfs_fuse.forwarding.server import Server  # noqa: PLC0415
+        from relayfs_fuse.forwarding.server import Server, check_url  # noqa: PLC0415
     from relayfs_fuse.cli.live_source import LiveSource  # noqa: PLC0415  # help needs none of this
 
     _check(source, mount, store, spool, {"--rate": rate, "--spool-max": spool_max})
+    for one in url.split(","):  # before anything is recorded
+        check_url(one)
     settings = _Settings(_name("--host", host or os.uname().nodename), compress is not None, rate, follows)
     shown = Progress(shows_always=progress)
     missing: RelayError | None = None

@@ -140,7 +140,8 @@ def figures_of(forwarders: Mapping[str, Mapping[str, int]], numbers: Mapping[str
     """
     for name, told in forwarders.items():
         silent_s = time.time() - told["updated"]
-        state = f"silent for {format_age(silent_s)}" if silent_s > _SILENT_S else "sends"
+        silent = f"silent for {format_age(silent_s)}" if told["updated"] else "has told nothing yet"
+        state = silent if silent_s > _SILENT_S else "sends"
         if state == "sends" and told["behind"]:
             state = f"behind by {format_age(told['waited'])}"
         yield Figures(

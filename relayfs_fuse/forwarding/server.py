@@ -75,11 +75,15 @@ class Server:
     say: prints a message
     access: how to prove who this is
     host: HOST:PORT of the first one
+
+    RelayError: an address is wrong
     """
 
     def __init__(
         self, url: str, stream: str, name: str, say: Callable[[str], None], access: Access | None = None
     ) -> None:
+        for one in url.split(","):
+            check_url(one)
         self.url = ",".join(_without_secrets(one) for one in url.split(","))
         self.host = self.url.split(",")[0].partition("://")[2].partition("/")[0]
         self.stream = stream
@@ -93,9 +97,7 @@ class Server:
         self._jetstream: JetStreamContext | None = None
 
     async def open(self) -> None:
-        """Connect; wait until there is a server. RelayError, OSError: the address, or a file of `access`, is wrong."""
-        for url in self._urls:
-            check_url(url)
+        """Connect; wait until there is a server. RelayError, OSError: a file of `access` is wrong."""
         words = self._access.words()
         self._broken = asyncio.get_running_loop().create_future()
         self._client = await nats.connect(
@@ -202,7 +204,10 @@ class Server:
             # To wait until it has room for the stream is no use.
             if error.err_code not in _FULL and _passes(error):
                 raise
-            raise RelayError(f"{self.url}: stream {self.stream}: {error.description}") from error
+            more = "; see --max-bytes, and max_file_store of the server, 3/4 of the free disk unless it is set"
+            raise RelayError(
+                f"{self.url}: stream {self.stream}: {error.description}{more * (error.err_code in _FULL)}"
+            ) from error
         return True
 
     async def subjects(self) -> dict[str, int]:

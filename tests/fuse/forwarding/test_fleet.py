@@ -94,7 +94,11 @@ def test_the_settings_of_a_stream_can_be_changed(nats):
 @pytest.mark.parametrize(
     ("words", "why"),
     [
-        (["--max-bytes", "100G"], "stream RELAYFS: insufficient storage resources available"),
+        (
+            ["--max-bytes", "100G"],
+            "stream RELAYFS: insufficient storage resources available; see --max-bytes, and max_file_store of the "
+            "server, 3/4 of the free disk unless it is set",
+        ),
         (["--max-bytes", "1G", "--replicas", "3"], "stream RELAYFS: replicas > 1 not supported in non-clustered mode"),
     ],
 )

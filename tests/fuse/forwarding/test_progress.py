@@ -102,8 +102,19 @@ def test_who_cannot_tell_says_so_and_goes_on(mount: Mount, nats, tmp_path):
     assert nats.subjects()
 
 
+def test_a_wrong_address_is_refused_before_anything_is_recorded(mount: Mount, tmp_path):
+    channel = mount.create("app/wrong", "buffers=single")
+    done = relayctl("forward", channel, "--to", "127.0.0.1", "--spool", tmp_path, "-m", mount.path)
+    assert (done.returncode, done.stderr) == (
+        1, "relayctl: 127.0.0.1 is no address of a NATS server, as nats://HOST or nats://HOST:PORT\n"
+    )  # fmt: skip
+    assert not any(tmp_path.iterdir())
+    assert "app-wrong@" not in relayctl("counters", "-m", mount.path).stdout
+
+
 def test_a_forwarder_that_tells_nothing_more_is_silent():
     told = dict.fromkeys(("messages", "bytes", "lost", "behind", "waited"), 1)
-    for updated, state in ((int(time.time()), "behind by 1s"), (int(time.time()) - 120, "silent for 2m")):
+    now = int(time.time())
+    for updated, state in ((now, "behind by 1s"), (now - 120, "silent for 2m"), (0, "has told nothing yet")):
         (one,) = figures_of({"forward/x@y": told | {"updated": updated}}, {"forward/x@y/messages": 1})
         assert one.state == state
