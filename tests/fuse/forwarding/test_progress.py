@@ -104,7 +104,7 @@ def test_who_cannot_tell_says_so_and_goes_on(mount: Mount, nats, tmp_path):
 
 def test_a_wrong_address_is_refused_before_anything_is_recorded(mount: Mount, tmp_path):
     channel = mount.create("app/wrong", "buffers=single")
-    done = relayctl("forward", channel, "--to", "127.0.0.1", "--spool", tmp_path, "-m", mount.path)
+    done = relayctl("forward", channel, "--to", "127.0.0.1", "--spool", tmp_path)
     assert (done.returncode, done.stderr) == (
         1, "relayctl: 127.0.0.1 is no address of a NATS server, as nats://HOST or nats://HOST:PORT\n"
     )  # fmt: skip
