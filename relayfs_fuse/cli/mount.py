@@ -20,13 +20,14 @@ import re
 import resource
 import subprocess
 import sys
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from relayfs_fuse import native
 from relayfs_fuse.cli.background import detach, open_null, send
-from relayfs_fuse.cli.mounting import import_server, saying_why
+from relayfs_fuse.cli.mounting import import_server
 from relayfs_fuse.cli.notify import keep, kept, let_go, notify
 from relayfs_fuse.cli.program import HANDOVER_OPTION, TAKE_OVER_OPTION, inherited_state, print_versions, take_over
 from relayfs_fuse.errors import OptionError, RelayError
@@ -37,7 +38,7 @@ from relayfs_fuse.fs.log_writer import Lines, LogWriter
 from relayfs_fuse.fs.settings import CARDS_SIZE_LEAST, Settings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from relayfs_fuse.fs.handover import Handover
 
@@ -300,6 +301,20 @@ def _fail(message: str) -> NoReturn:
     logging.shutdown()  # write the log before the message
     print(f"relayfs: {message}", file=sys.stderr)
     sys.exit(1)
+
+
+@contextmanager
+def saying_why(place: str) -> Iterator[None]:
+    """Mount in the body. OptionError: it has failed, and what is missing; libfuse knows only that it has."""
+    try:
+        yield
+    except RuntimeError as error:
+        from relayfs_fuse.cli.machine import mounting_needs  # noqa: PLC0415  # mounting needs none of it
+
+        missing = mounting_needs(place) or f"{error}; see what libfuse has said"
+        raise OptionError(
+            f"cannot mount at {place}: {missing}. `relayctl doctor` checks what this machine has"
+        ) from error
 
 
 def mount_for_service(settings: Settings) -> None:
