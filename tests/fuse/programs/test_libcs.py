@@ -24,11 +24,12 @@ def lines_of(files: list[Path]) -> list[str]:
     return sorted(line for file in files for line in drain(file).decode().splitlines())
 
 
-# --as-needed: nothing of the library is, if the program has IMPLEMENTATION.
+# --as-needed: nothing of the library is, if the program has IMPLEMENTATION. -O0: it is compiled in a quarter of the time.
+WITHIN = ("-O0", "-Wl,--as-needed")
 WAYS = [
     pytest.param((SOURCE,), (), id="shared"),
     pytest.param((SOURCE,), ("-static",), id="static"),
-    pytest.param((SOURCE, IMPLEMENTATION), ("-Wl,--as-needed",), id="in it"),
+    pytest.param((SOURCE, IMPLEMENTATION), WITHIN, id="in it"),
 ]
 
 
@@ -85,7 +86,7 @@ def test_a_plugin_with_its_own_library_leaves_that_of_the_program_alone(mount: M
     mount.command("trace create t")
     mount.command("trace start t")
     host = compile_c([SOURCE.with_name("host.c")])
-    options = ("-shared", "-fPIC", "-Wl,--as-needed", "-Wl,-z,nodelete")
+    options = ("-shared", "-fPIC", *WITHIN, "-Wl,-z,nodelete")
     plugin = compile_c([SOURCE.with_name("plugin.c"), IMPLEMENTATION], None, PLAIN, *options)
     assert "librelayfs" in needed(host)
     assert "librelayfs" not in needed(plugin)
