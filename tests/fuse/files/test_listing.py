@@ -163,7 +163,7 @@ def look_late(mount: Mount, file: Path) -> int:
         return seen.result(DEADLINE_S).st_mode & 0o777
 
 
-def test_what_another_program_was_told_before_and_takes_over_late_is_not_shown(make_mount: Callable[..., Mount]) -> None:
+def test_what_another_program_was_told_before_is_not_shown(make_mount: Callable[..., Mount]) -> None:
     """The kernel takes attributes over when the thread runs that has asked for them."""
     mount = make_mount("watchdog=3600")
     for n in range(N_LATE):

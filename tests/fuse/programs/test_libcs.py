@@ -24,7 +24,7 @@ def lines_of(files: list[Path]) -> list[str]:
     return sorted(line for file in files for line in drain(file).decode().splitlines())
 
 
-# --as-needed: nothing of the library is, if the program has IMPLEMENTATION. -O0: it is compiled in a quarter of the time.
+# --as-needed: nothing of the library is, if the program has IMPLEMENTATION. -O0: it compiles in a quarter of the time.
 WITHIN = ("-O0", "-Wl,--as-needed")
 WAYS = [
     pytest.param((SOURCE,), (), id="shared"),
