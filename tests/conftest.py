@@ -4,6 +4,7 @@ import fcntl
 import gc
 import signal
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,6 +13,11 @@ import pytest
 
 # What pytest compiles of test files is kept, out of the clone: it is as much as the tests' imports and more.
 sys.pycache_prefix, sys.dont_write_bytecode = f"{sys.prefix}/pycache", False
+
+# How long a thread may take to end that has been told to.
+ENDING_S = 30.0
+# Threads that wait for work in a queue and are kept for later: those of trio's cache, and of fs/kinds/unmapper.py.
+KEPT_THREADS = ("Trio thread", "unmapper")
 
 pytest_plugins = ["c_tests", "mounts", "making", "mapping", "tracing"]
 
@@ -63,3 +69,18 @@ def pytest_collection(session: pytest.Session) -> Iterator[None]:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begin with the longest tests: workers that have nothing left take over what stands behind them."""
     items.sort(key=lambda item: item.path.name not in LONGEST)
+
+
+@pytest.fixture(autouse=True)
+def no_thread_is_left() -> Iterator[None]:
+    """Fail a test that does not end its threads.
+
+    One that sleeps in a call for a descriptor that was closed goes on with that of a later test, which has the same
+    number. Threads that fixtures of a module or session have started are there before.
+    """
+    before = set(threading.enumerate())
+    yield
+    left = [one for one in threading.enumerate() if one not in before and not one.name.startswith(KEPT_THREADS)]
+    for thread in left:
+        thread.join(ENDING_S)
+        assert not thread.is_alive(), f"{thread} was started by the test, and has not ended"
