@@ -52,7 +52,11 @@ def test_what_is_removed_leaves_no_notes(mount: Mount) -> None:
     before = settled()
     for _ in range(N_ROUNDS):
         round_()
-    wait_until(lambda: settled() == before, lambda: f"{noted(mount)} is what it was: {before}")
+    # The first round's memory may have been unmapped after `before`, on a busy machine.
+    wait_until(
+        lambda: all(n <= before[kind] for kind, n in settled().items()),
+        lambda: f"{noted(mount)} is no more than it was: {before}",
+    )
 
 
 @pytest.mark.usefixtures("mapped_through")
