@@ -1,16 +1,15 @@
 """Producers of many channels that are killed together: what they had written is read, the rest is counted as lost."""
 
 import subprocess
-from pathlib import Path
 
 import pytest
-from build import compile_c, run_environment
+from build import PROGRAMS, compile_c, run_environment
 from mounts import Mount
 from stress import is_long
 
 pytestmark = pytest.mark.one_mount
 
-SOURCE = Path(__file__).parent / "killed_together.c"
+SOURCE = PROGRAMS / "killed_together.c"
 RECORDS_MAX = 7  # as there
 PRODUCERS, EACH = (1000, 5) if is_long() else (20, 5)
 # Channels of one write(2) to control.
