@@ -38,6 +38,8 @@ LISTINGS = 3
 IDLE_S = 5.0
 # A server that adds counters does so each second.
 SETTLES_S = 2.5
+# A server unmaps what nobody has used for two to four seconds.
+UNMAPPED_S = 5.0
 # So long a server lives before it is killed: several that live shorter are given up.
 LIFE_S = 0.2
 PRODUCERS = 1_000
@@ -262,6 +264,7 @@ def add_polled(samples: Samples, server: Server, n: int, few: int) -> None:
         add_idle(samples, server, n, f" {POLLED} polled")
         many.poll(POLLED, n)
         add_idle(samples, server, n, " all polled")
+        samples.add(f"memory, polled MB {n}", server.resident_mb())
         if n == few:
             return
         one_of_few, one_of_many = (stack.enter_context(closing(Poller(one.mount))) for one in (other, server))
@@ -401,6 +404,8 @@ def measure_one(samples: Samples, program: Path, listing: Path, n: int, few: int
             samples.add(f"memory, listed MB {n}", server.resident_mb())
             say("listed")
             add_polled(samples, server, n, few)
+            time.sleep(UNMAPPED_S)
+            samples.add(f"memory, polled before MB {n}", server.resident_mb())
             say("polled")
             server = add_pause(samples, mount, n)
             say("killed, and gone on")
@@ -465,6 +470,8 @@ def main() -> int:
         Limit(f"idle while {many:,} files are polled, % of a CPU", f"idle CPU % all polled {many}", most=1.0),
         Limit(f"memory with {many:,} channels, MB", f"memory MB {many}", most=100.0),
         Limit("when all files were listed, MB", f"memory, listed MB {many}", most=100.0),
+        Limit("while a file of each is polled, MB", f"memory, polled MB {many}"),
+        Limit("after that, MB", f"memory, polled before MB {many}"),
         Limit(f"descriptors: {many:,} channels, times {few:,}", f"descriptors {many}", f"descriptors {few}", most=1.5),
         Limit(f"start with {many:,} channels, ms", f"start {many}", most=1000.0),
         Limit(f"pause at a death with {many:,} channels, ms", f"pause {many}", most=500.0),

@@ -15,6 +15,7 @@ import errno
 import mmap
 import os
 import struct
+from array import array
 from typing import TYPE_CHECKING
 
 from relayfs_fuse.errors import failure
@@ -61,7 +62,8 @@ class Notes:
         self.memory = memory
         self._words = memoryview(memory).cast("Q")
         self._at: dict[int, int] = {}
-        self._free: dict[int, list[int]] = {}
+        # By room. An array takes less than a list of integers, of which there are many after many files were closed.
+        self._free: dict[int, array[int]] = {}
         self._serial = 0
         self._end = FIRST_BYTES
         self._read()
@@ -74,7 +76,7 @@ class Notes:
             at, self._end = self._end, self._end + _HEAD.size + room
             self._serial = max(self._serial, serial)
             if not key:
-                self._free.setdefault(room, []).append(at)
+                self._free.setdefault(room, array("Q")).append(at)
                 continue
             other = self._at.get(key)
             if other is None or self._words[other // 8 + 1] < serial:
@@ -165,4 +167,4 @@ class Notes:
             begin = -(-(at + _HEAD.size) // mmap.PAGESIZE) * mmap.PAGESIZE
             end = (at + _HEAD.size + room) // mmap.PAGESIZE * mmap.PAGESIZE
             self.memory.madvise(mmap.MADV_REMOVE, begin, end - begin)
-        self._free.setdefault(room, []).append(at)
+        self._free.setdefault(room, array("Q")).append(at)

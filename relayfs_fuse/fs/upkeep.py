@@ -5,6 +5,7 @@ They flush channels, set counters, survey the store, forget removed names, and u
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import logging
 import time
@@ -33,6 +34,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+# Other C libraries than GNU's have none.
+_malloc_trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+
 # The pause of forget_removed(), the number of removed names that it leaves to the kernel, and the number that it looks
 # up at a time, while announcements wait.
 FORGET_S = 1.0
@@ -49,6 +53,8 @@ SURVEY_S = 5.0
 SURVEY_REST = 50
 # The number of channels whose counters are set before requests are served again.
 PIECE = 16
+# After so many buffers were unmapped at a time, free memory is given back to the kernel.
+MANY = 500
 # If a function called through Throttled takes more CPU time than QUICK_S, it is not called for REST times as long.
 QUICK_S = 0.01
 REST = 10
@@ -77,7 +83,8 @@ async def unmap_unused() -> None:
     """Unmap the buffers that nobody uses any more; runs until cancelled."""
     while True:
         await tick(REST_S)
-        mapped.rest()
+        if mapped.rest() >= MANY and _malloc_trim is not None:
+            _malloc_trim(0)
 
 
 class Flushing:

@@ -152,9 +152,6 @@ class Stored(ABC, Generic[Memory]):
     has_exact_size = True
     counts_holes = False
     wakes_for_records = False
-    rests_until: float | None = None
-    _is_told: at_once.Flag | None = None
-    _shown_s = NEVER_S
 
     def __init__(self, channel: StoredChannel, index: int, buffer: Memory) -> None:
         self.channel = channel
@@ -170,6 +167,10 @@ class Stored(ABC, Generic[Memory]):
         self._bare: Memory | None = None
         self.readers: list[Any] = []
         self.memories: dict[int, MemHandle] = {}
+        # All attributes are set here, because an object that gets others later takes a dictionary of its own.
+        self.rests_until: float | None = None
+        self._is_told: at_once.Flag | None = None
+        self._shown_s = NEVER_S
         written = self._written_by(buffer.stats())
         self._written, self._mtime_ns = buffer.mtime()
         if not 0 < self._mtime_ns <= time.time_ns():  # none is stored yet, or it was overwritten with nonsense
@@ -233,6 +234,9 @@ class Stored(ABC, Generic[Memory]):
         if native.file_is_protected(memory.fileno()):
             return False
         self._memory, self.backing.descriptor = None, -1
+        self._is_told = None
+        if self.rests_until is not None:
+            self.rests_until = NEVER_S
         if self.is_watched and self._bare is None:
             memory.close_descriptor()
             self._bare = memory
@@ -404,6 +408,11 @@ class Stored(ABC, Generic[Memory]):
         if self._is_told is None:
             self._is_told = at_once.Flag()
         return self._is_told
+
+    def tell(self, *, on: bool) -> None:
+        """Set `is_told`."""
+        if on or self._is_told is not None:
+            self.is_told.set(on=on)
 
     def prepare(self, opening: Opening, backing: Callable[[], int]) -> float:
         """Decide whether the relay file is opened as a stream or to be mapped; return the seconds to wait before.

@@ -52,14 +52,16 @@ class _Mapped:
         """Note that a buffer does not exist any more."""
         self._stored.pop(id(stored), None)
 
-    def rest(self) -> None:
-        """Unmap the buffers that nobody has used since the last call."""
+    def rest(self) -> int:
+        """Unmap the buffers that nobody has used since the last call; return how many."""
+        before = len(self._stored)
         for stored in self._all():
             if stored.was_used:
                 stored.was_used = False
             else:
                 self._unmap(stored)
         self._trimmed_at = min(self._trimmed_at, self._next_trim(_most()))
+        return before - len(self._stored)
 
     def trim(self) -> None:
         """If too many buffers are mapped, unmap those that were mapped first, down to half as many."""

@@ -28,6 +28,9 @@ _UNIQUE, _NOW, _NEXT, _WORDS = 0, 1, 5, 9
 _END, _CONSUMED, _KEPT_END, _N_KEPT = range(4)
 
 
+_NOTHING = memoryview(b"")
+
+
 class Place:
     """The place of an open file, and the bytes before it.
 
@@ -35,17 +38,17 @@ class Place:
     most: how many bytes are kept
     consumed: see there; at open(2)
 
-    words: as in the note
+    words: as in the note; None: the file was not read
     kept: the memory of the bytes
     """
 
     def __init__(self, number: int, most: int, consumed: int) -> None:
         self._number = number
         self._most = most
+        self._consumed = consumed
         self._notes: Notes | None = None
-        self.words = memoryview(bytearray(8 * _WORDS)).cast("Q")
-        self.words[_NOW + _CONSUMED] = consumed
-        self.kept = memoryview(b"")
+        self.words: memoryview | None = None
+        self.kept = _NOTHING
 
     @property
     def end(self) -> int:
@@ -68,6 +71,8 @@ class Place:
         return min(len(self.kept), self._most)
 
     def _get(self, field: int) -> int:
+        if self.words is None:
+            return self._consumed if field == _CONSUMED else 0
         return self.words[(_NEXT if self.words[_UNIQUE] else _NOW) + field]
 
     def part(self, back: int, size: int) -> bytes:
@@ -106,31 +111,31 @@ class Place:
 
     def drop(self) -> None:
         """Free what is kept."""
-        self.words[_NOW + _N_KEPT] = self.words[_NEXT + _N_KEPT] = 0
-        self.kept = memoryview(b"")
+        if self.words is not None:
+            self.words[_NOW + _N_KEPT] = self.words[_NEXT + _N_KEPT] = 0
+        self.kept = _NOTHING
         if self._notes is not None:
             self._notes.drop(KEPT, self._number)
 
-    def note(self, notes: Notes) -> None:
-        """Have the note PLACE, before something is done that cannot be undone; OSError: ENOMEM."""
+    def note(self, notes: Notes) -> memoryview:
+        """Have the note PLACE, before something is done that cannot be undone; return its words. OSError: ENOMEM."""
+        if self.words is None:
+            self.words = memoryview(bytearray(8 * _WORDS)).cast("Q")
+            self.words[_NOW + _CONSUMED] = self._consumed
         if self._notes is None:
             notes.put(PLACE, self._number, bytes(self.words))
             self._take(notes)
+        return self.words
 
     def _change(self, notes: Notes, unique: int) -> memoryview:
         """Return the words, of which `next` is that of a read(2) that is not answered."""
-        self.note(notes)
-        words = self.words
+        words = self.note(notes)
         if words[_UNIQUE] != unique:
             if words[_UNIQUE]:
-                self._settle()
+                _settle(words)
             words[_NEXT:_WORDS] = words[_NOW:_NEXT]
             words[_UNIQUE] = unique
         return words
-
-    def _settle(self) -> None:
-        self.words[_NOW:_NEXT] = self.words[_NEXT:_WORDS]
-        self.words[_UNIQUE] = 0
 
     def _take(self, notes: Notes) -> None:
         view = notes.view(PLACE, self._number)
@@ -158,9 +163,16 @@ class Place:
     def restore(self, notes: Notes) -> None:
         """Go on where a dead server was, if the file was read."""
         self._take(notes)
-        unique = self.words[_UNIQUE]
-        if unique and not tap.awaits(unique):
-            self._settle()
-        self.words[_UNIQUE] = 0
-        self.kept = notes.view(KEPT, self._number) or memoryview(b"")
-        self.words[_NOW + _N_KEPT] = min(self.words[_NOW + _N_KEPT], len(self.kept))
+        words = self.words
+        if words is None:
+            return
+        if words[_UNIQUE] and not tap.awaits(words[_UNIQUE]):
+            _settle(words)
+        words[_UNIQUE] = 0
+        self.kept = notes.view(KEPT, self._number) or _NOTHING
+        words[_NOW + _N_KEPT] = min(words[_NOW + _N_KEPT], len(self.kept))
+
+
+def _settle(words: memoryview) -> None:
+    words[_NOW:_NEXT] = words[_NEXT:_WORDS]
+    words[_UNIQUE] = 0

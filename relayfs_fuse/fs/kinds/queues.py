@@ -66,7 +66,7 @@ class BufferHandle(RelayHandle):
         if self._lane is not None:
             self._lane.close()
         await super().close(acts)
-        self.stored.mappable -= {self.number}
+        self.stored.forget_mappable(self.number)
         if self.reads:
             self.stored.readers.remove(self)
 
@@ -214,7 +214,7 @@ class SeekableHandle(BufferHandle):
     def _set_lane(self) -> None:
         """Have the tap answer the reads that go on at `end`."""
         lane, place = self._lane, self.place
-        if lane is None:
+        if lane is None or place.words is None:
             return
         large = sys.maxsize if self._has_gone_back else LARGE_BYTES
         lane.set_place(place.words, place.kept, KEPT_MAX, large, KEPT_OF_LARGE)

@@ -295,7 +295,8 @@ class RecordHandle(RelayHandle):
             address = stored.buffer.address
             source = tap.Source(address, stored.inode, overwrite=False)
             self._lane = at_once.Lane(self.number, source, stored.most(taking.area), stored.is_told)
-            self._lane.set_records(self._place.words, taking.words, taking.area, address if stored.is_ring else 0)
+            words = self._place.note(taking.notes)
+            self._lane.set_records(words, taking.words, taking.area, address if stored.is_ring else 0)
         else:
             self._lane.go_on()
 

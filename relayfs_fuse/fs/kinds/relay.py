@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from relayfs_fuse.fs.opener import Opening
     from relayfs_fuse.native.library import Fields
 
+# Of most buffers no file is open that can be mapped: they share this.
+NOBODY: frozenset[int] = frozenset()
 # How long the kernel may take to finish an open(2) after the server's answer.
 SETTLE_S = 0.1
 
@@ -31,19 +33,18 @@ SETTLE_S = 0.1
 class StoredBuffer(Stored[native.Buffer]):
     """A relay buffer of a channel.
 
-    mappable: with read=wait, the numbers of the open relay files that can be mapped; the same object while it is empty
+    mappable: with read=wait, the numbers of the open relay files that can be mapped
     last_stream: when a relay file was last opened as a stream, which cannot be mapped (time.monotonic())
     """
 
     readers: list[BufferHandle]
     written_field = "bytes"
-    mappable: frozenset[int] = frozenset()
-    last_stream = NEVER_S
-    rests_until = NEVER_S
 
     def __init__(self, channel: StoredChannel, index: int, buffer: native.Buffer) -> None:
         super().__init__(channel, index, buffer)
         self.wakes_for_records = channel.stats.delivery != native.DELIVERY_BULK
+        self.mappable = NOBODY
+        self.last_stream = self.rests_until = NEVER_S
 
     def _size(self, stats: Fields, pid: int) -> int:
         """Return the bytes consumed since the relay file was opened, plus those unread."""
@@ -92,7 +93,11 @@ class StoredBuffer(Stored[native.Buffer]):
 
     def abandon(self, opening: Opening) -> None:
         """Undo prepare(), because the open has failed."""
-        self.mappable -= {opening.number}
+        self.forget_mappable(opening.number)
+
+    def forget_mappable(self, number: int) -> None:
+        """Take an open file off `mappable`."""
+        self.mappable = self.mappable - {number} or NOBODY
 
     def open(self, opening: Opening) -> BufferHandle:
         """Open the relay file; OSError: EBADMSG."""

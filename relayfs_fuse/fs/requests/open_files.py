@@ -48,14 +48,22 @@ ENDING_PAUSE_S = 0.001
 class _OpenFile:
     """A handle, and what its note says.
 
-    about: what open(2) was asked
+    about: what open(2) was asked, as JSON, which takes less memory
     state: the handle's state after the last answer
+    is_polled: whether `about` has by which number the kernel knows it as a polled file
     """
+
+    __slots__ = ("about", "handle", "is_polled", "state")
 
     def __init__(self, handle: Handle, about: dict[str, Any], state: Any) -> None:
         self.handle = handle
-        self.about = about
+        self.about = _json(about)
         self.state = state
+        self.is_polled = "poll" in about
+
+    def note(self, before: Any, unique: int, after: Any) -> bytes:
+        """Return the note."""
+        return b"[%b,%b,%d,%b]" % (self.about, _json(before), unique, _json(after))
 
 
 class OpenFiles:
@@ -121,14 +129,14 @@ class OpenFiles:
     def note_poll(self, handle: Handle, kernel_handle: int) -> None:
         """Note by which number the kernel knows a file that is polled."""
         file = self._files[handle.number]
-        if kernel_handle and "poll" not in file.about:
-            file.about["poll"] = kernel_handle
+        if kernel_handle and not file.is_polled:
+            file.about = _json({**json.loads(file.about), "poll": kernel_handle})
+            file.is_polled = True
             self._write(file, 0, file.state)
 
     def _write(self, file: _OpenFile, unique: int, after: Any) -> None:
         before = file.state if unique or after is None else after
-        words = [file.about, before, unique, after if unique else None]
-        self._notes.put(OPEN_FILE, file.handle.number, json.dumps(words, separators=(",", ":")).encode())
+        self._notes.put(OPEN_FILE, file.handle.number, file.note(before, unique, after if unique else None))
 
     def close(self, number: int) -> None:
         """Forget a handle, which is closed."""
@@ -242,6 +250,10 @@ class OpenFiles:
         except Exception:
             log.exception("an open file cannot be opened again")
         return GoneHandle(opening)
+
+
+def _json(words: Any) -> bytes:
+    return json.dumps(words, separators=(",", ":")).encode()
 
 
 def _when_ended(act: Callable[[], object]) -> None:

@@ -129,7 +129,7 @@ class _Waiter:
         self.rests_until = -math.inf
         self.due_s = math.inf
         self.is_settled = False
-        self.sleepers: set[trio.Event] = set()
+        self.sleepers: list[trio.Event] = []
         self.polls: dict[int, _Poll] = {}
         self.seq = 0
         self.failure: OSError | None = None
@@ -155,7 +155,7 @@ class _Waiter:
 
     def note_writers(self) -> None:
         """Note whether a program polls the buffer to write: then each read is followed by Waiting.changed()."""
-        self.stored.is_told.set(on=self.waits_for_room)
+        self.stored.tell(on=self.waits_for_room)
 
     @property
     def waits_for_room(self) -> bool:
@@ -396,12 +396,12 @@ class Waiting:
         """Return when there is data, when the buffer is closed, or spuriously; OSError: the buffer is damaged."""
         event = trio.Event()
         waiter = self._waiter(stored)
-        waiter.sleepers.add(event)
+        waiter.sleepers.append(event)
         waiter.group.tell(waiter)
         try:
             await event.wait()
         finally:
-            waiter.sleepers.discard(event)
+            waiter.sleepers.remove(event)
             self._tidy(waiter)
         if waiter.failure is not None:
             raise OSError(waiter.failure.errno, waiter.failure.strerror)
