@@ -42,7 +42,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from relayfs_fuse import native
 from relayfs_fuse.errors import CommandError, StoreError
-from relayfs_fuse.fs.commands.control import check_path
+from relayfs_fuse.fs.commands.control import check_name, check_path_length
 from relayfs_fuse.fs.early import EARLY_NAME
 from relayfs_fuse.fs.kinds.channel import KINDS, BadMemoryError, StoredChannel, mem_names
 from relayfs_fuse.fs.kinds.damaged import DamagedChannel
@@ -342,7 +342,9 @@ class Store:
                 yield Problem(path, f"{entry.path} is no directory: only channels and directories belong in a store")
                 continue
             try:
-                check_path(path)
+                # The names before it in the path were checked when they were found.
+                check_name(entry.name)
+                check_path_length(path)
                 inner = None if _seems_to_hold_files(entry) else self._entries(path)
             except CommandError as error:
                 yield Problem(path, str(error))

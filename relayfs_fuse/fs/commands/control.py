@@ -197,15 +197,20 @@ def check_path(path: str, column: int = 0) -> None:
 
     column: where the path begins in the line
     """
-    if len(os.fsencode(path)) > PATH_MAX:
-        length = len(os.fsencode(path))
-        raise CommandError(errno.ENAMETOOLONG, f"PATH is longer than {PATH_MAX} bytes; it has {length}", column)
+    check_path_length(path, column)
     at = column
     for name in path.split("/"):
         if not name:
             raise CommandError(errno.EINVAL, f"PATH {path!r}: names are separated by single slashes", at)
         check_name(name, at)
         at += len(name) + 1
+
+
+def check_path_length(path: str, column: int = 0) -> None:
+    """Check how long the path of a channel is; CommandError: ENAMETOOLONG."""
+    length = len(os.fsencode(path))
+    if length > PATH_MAX:
+        raise CommandError(errno.ENAMETOOLONG, f"PATH is longer than {PATH_MAX} bytes; it has {length}", column)
 
 
 def check_name(name: str, column: int = 0) -> None:
