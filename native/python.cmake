@@ -29,8 +29,8 @@ set_target_properties(_native PROPERTIES PREFIX "" SUFFIX ".abi3.so")
 install(TARGETS _native LIBRARY DESTINATION ${RELAYFS_PYTHON_DIR} COMPONENT python)
 
 # Loaded with RTLD_GLOBAL before pyfuse3: its symbols must be visible.
-add_library(relayfs_tap MODULE fuse/tap.c fuse/at_once.c fuse/beside.c fuse/handover.c fuse/lane.c fuse/lookups.c fuse/reading.c
-  fuse/replies.c)
+add_library(relayfs_tap MODULE fuse/tap.c fuse/at_once.c fuse/beside.c fuse/handover.c fuse/lane.c fuse/lookups.c fuse/polls.c
+  fuse/reading.c fuse/replies.c)
 target_link_libraries(relayfs_tap PRIVATE relayfs PkgConfig::FUSE3 warnings)
 install(TARGETS relayfs_tap LIBRARY DESTINATION ${RELAYFS_PYTHON_DIR}/lib COMPONENT python)
 if(SKBUILD)

@@ -5,6 +5,7 @@
 #include "beside.h"
 #include "lane.h"
 #include "lookups.h"
+#include "polls.h"
 
 #include <errno.h>
 #include <linux/fuse.h>
@@ -119,7 +120,8 @@ static void note_thread(struct stay *stay, uint32_t thread)
 
 static int answer(int fd, const void *message, size_t length, int holds_reads)
 {
-	return (!holds_reads && relay_lane_answer(fd, message, length)) || relay_lookups_answer(fd, message, length);
+	return (!holds_reads && relay_lane_answer(fd, message, length)) || relay_lookups_answer(fd, message, length) ||
+	       relay_polls_answer(fd, message, length);
 }
 
 ssize_t relay_at_once_read(int fd, void *message, size_t room, int holds_reads)

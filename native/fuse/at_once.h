@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Requests that are answered at once, while libfuse reads its next message: lookups of relay files (lookups.h), and READs that
- * go on (lane.h). To turn the server's loop takes longer than such an answer, and a program that has it mostly asks again soon. So
+ * Requests that are answered at once, while libfuse reads its next message: lookups of relay files (lookups.h), READs that
+ * go on (lane.h), and FUSE_POLLs (polls.h). To turn the server's loop takes longer than such an answer, and a program that has it mostly asks again soon. So
  * this thread waits a moment for the next request. It goes back to the loop when the loop has something to do, or after
  * STAY_NS, because what the loop does by the clock waits meanwhile.
  */

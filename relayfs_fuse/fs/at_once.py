@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+import select
 import struct
 from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
@@ -12,16 +13,18 @@ from typing import TYPE_CHECKING, NamedTuple
 from relayfs_fuse.errors import failure
 from relayfs_fuse.fs.tap import library as _lib
 from relayfs_fuse.fs.tap import session_fd
+from relayfs_fuse.native import WAIT_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from relayfs_fuse.fs.tap import Source
+    from relayfs_fuse.native import WaitSet, WakeWord
 
 _S_NS = 1_000_000_000
 
 
-# native/fuse/lookups.h, lane.h
+# native/fuse/lookups.h, lane.h, polls.h
 class _Known(ctypes.Structure):
     _fields_ = (
         ("parent", ctypes.c_uint64),
@@ -57,6 +60,19 @@ class _Lane(ctypes.Structure):
     )
 
 
+class _Polled(ctypes.Structure):
+    _fields_ = (
+        ("fh", ctypes.c_uint64),
+        ("kernel_handle", ctypes.c_uint64),
+        ("buf", ctypes.c_void_p),
+        ("progress", ctypes.c_uint64),
+        ("reported", ctypes.c_uint32),
+        ("is_notified", ctypes.c_uint32),
+        ("next", ctypes.c_void_p),
+        ("next_of_slot", ctypes.c_void_p),
+    )
+
+
 _HasTasks = ctypes.CFUNCTYPE(ctypes.c_int)
 _Lookup = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_uint64, ctypes.c_char_p, ctypes.c_uint32)
 # struct fuse_entry_out (linux/fuse.h): number, generation, seconds that the name and the attributes may be used, and
@@ -78,6 +94,14 @@ _lib.relay_tap_lane_open.restype = None
 _lib.relay_tap_lane_open.argtypes = (ctypes.POINTER(_Lane),)
 _lib.relay_tap_lane_close.restype = None
 _lib.relay_tap_lane_close.argtypes = (ctypes.c_uint64,)
+_Slot = ctypes.POINTER(ctypes.c_void_p)
+_lib.relay_tap_polled_open.restype = None
+_lib.relay_tap_polled_open.argtypes = (ctypes.POINTER(_Polled), _Slot)
+_lib.relay_tap_polled_close.restype = None
+_lib.relay_tap_polled_close.argtypes = (ctypes.POINTER(_Polled), _Slot)
+_lib.relay_tap_polled_notify.restype = None
+_lib.relay_tap_polled_notify.argtypes = (ctypes.POINTER(_Polled),)
+_lib.relay_tap_sleep.argtypes = (ctypes.c_void_p, _Slot, ctypes.c_void_p, ctypes.c_uint32, ctypes.c_int)
 _lib.relay_tap_answers.restype = ctypes.c_uint64
 _lib.relay_tap_answers.argtypes = ()
 _lib.relay_tap_turn_for.restype = None
@@ -274,3 +298,63 @@ class Lane:
 
 def _address_of(memory: memoryview) -> int:
     return ctypes.addressof(ctypes.c_char.from_buffer(memory))
+
+
+class PolledSlots:
+    """Lists of polled files, one for each slot of a native.WaitSet."""
+
+    def __init__(self) -> None:
+        self.words = (ctypes.c_void_p * WAIT_MAX)()
+
+    def sleep(self, wait_set: WaitSet, word: WakeWord, value: int, timeout_ms: int) -> None:
+        """Sleep until a buffer of a wait set wakes its readers, or as wait_any() for other reasons; OSError.
+
+        Then the kernel is notified for the polled files of these buffers. Files may be opened and closed meanwhile.
+        """
+        result = int(_lib.relay_tap_sleep(wait_set.address, self.words, word.address, value, timeout_ms))
+        if result < 0:
+            raise failure(-result)
+
+
+class Polled:
+    """An open file that a program polls (native/fuse/polls.h); close() must come before the buffer is unmapped.
+
+    handle: the number of the open file
+    kernel_handle: by which the kernel is notified
+    buffer: the address of a relay buffer whose readiness the tap tells the kernel by itself; None: a handler does
+    slots, slot: where the file is notified of wake-ups by the thread that sleeps; None: it is not
+    """
+
+    def __init__(
+        self, handle: int, kernel_handle: int, buffer: int | None, slots: PolledSlots | None, slot: int
+    ) -> None:
+        self._polled = _Polled(fh=handle, kernel_handle=kernel_handle, buf=buffer)
+        self._slots = slots  # the memory that _slot points to
+        self._slot = slots and ctypes.cast(ctypes.byref(slots.words, slot * ctypes.sizeof(ctypes.c_void_p)), _Slot)
+        _lib.relay_tap_polled_open(ctypes.byref(self._polled), self._slot)
+
+    def close(self) -> None:
+        """Have the file not be polled any more."""
+        _lib.relay_tap_polled_close(ctypes.byref(self._polled), self._slot)
+
+    @property
+    def reported(self) -> int:
+        """The events that the kernel was told last."""
+        return int(self._polled.reported)
+
+    def begin(self) -> None:
+        """Note that the kernel asks, before the buffer is looked at to answer it."""
+        self._polled.is_notified = 0
+
+    def answer(self, events: int, progress: int) -> None:
+        """Note what the kernel is told."""
+        self._polled.reported, self._polled.progress = events, progress
+
+    def announce(self, events: int, progress: int) -> None:
+        """Notify the kernel of new events or, by a changed `progress`, of more data, unless it is going to ask anyway.
+
+        An edge-triggered epoll waits for new data even if the descriptor is readable already.
+        """
+        polled = self._polled
+        if events & ~polled.reported or (progress != polled.progress and events & select.POLLIN):
+            _lib.relay_tap_polled_notify(ctypes.byref(polled))

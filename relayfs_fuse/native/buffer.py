@@ -100,6 +100,11 @@ class Buffer(ChannelMemory):
         self.check(lib.relay_buf_stats(self._open, stats))
         return Stats(stats)
 
+    def ready(self) -> tuple[int, int]:
+        """Return the events of poll(2), and a number that changes whenever more becomes readable; OSError: EBADMSG."""
+        events = self.check(lib.relay_buf_ready(self._open, self._count))
+        return events, int(self._count[0])
+
     def add_to(self, merge: Merge, process: int, cpu: int) -> None:
         """Add it to a merge."""
         merge.add_buffer(process, cpu, self, is_new=False)

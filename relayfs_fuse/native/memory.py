@@ -211,12 +211,15 @@ class Peek(library.Handle):
 class WaitSet:
     """Mem files that one thread sleeps on, each in a slot below WAIT_MAX; see <relayfs/store.h>.
 
-    Slots may be changed while no thread is in sleep(). What is in them must stay mapped.
+    Slots may be changed while no thread sleeps. What is in them must stay mapped.
+
+    address: of the struct relay_wait_set, for C code that sleeps on it
     """
 
     def __init__(self) -> None:
         pointer = library.not_null(lib.relay_wait_set_new(), "a wait set")
         self._set = ffi.gc(pointer, lib.relay_wait_set_free)
+        self.address = int(ffi.cast("uintptr_t", pointer))
         self._slots = ffi.new("uint32_t[]", WAIT_MAX)
 
     def put(self, slot: int, memory: ChannelMemory, seq: int) -> None:
@@ -230,10 +233,6 @@ class WaitSet:
     def clear(self, slot: int) -> None:
         """Empty a slot."""
         lib.relay_wait_set_clear(self._set, slot)
-
-    def sleep(self, word: WakeWord, value: int, timeout_ms: int) -> None:
-        """Sleep until a wake-up counter or the word has changed, or the timeout has passed, as wait_any()."""
-        library.check(lib.relay_wait_set_sleep(self._set, word.word, value, timeout_ms))
 
     def woken(self) -> list[int]:
         """Return the slots whose wake-up counter has changed, or whose writers wake nobody."""
@@ -249,10 +248,14 @@ class WaitSet:
 
 
 class WakeWord:
-    """A word with which one thread ends the wait_any() of another."""
+    """A word with which one thread ends the wait_any() of another.
+
+    address: its own, for other C code
+    """
 
     def __init__(self) -> None:
         self.word = ffi.new("uint32_t *")
+        self.address = int(ffi.cast("uintptr_t", self.word))
 
     @property
     def value(self) -> int:

@@ -351,6 +351,10 @@ enum {
 };
 int relay_buf_state(struct rchan_buf *buf);
 
+/* Return the events of poll(2) that hold for a file of the mount that shows `buf`, and in *progress a number that changes
+ * whenever more becomes readable: the bytes written or, with delivery=bulk, the sub-buffers finished. -EBADMSG. */
+int relay_buf_ready(struct rchan_buf *buf, uint64_t *progress);
+
 /* Return 1 if the process that writes to a trace has ended its part in order, as by exit(3), which it notes in its buffer 0;
  * 0: it has not; it runs, was killed, or has called _exit(2). */
 int relay_buf_has_left(const struct rchan_buf *buf);

@@ -16,6 +16,7 @@
 #include "buffer/subbuf_start.h"
 #include "store/options.h"
 
+#include <poll.h>
 #include <relayfs/check_store.h>
 #include <stddef.h>
 #include <unistd.h>
@@ -282,6 +283,42 @@ int relay_buf_stats(struct rchan_buf *buf, struct relay_stats *stats)
 	if (err == 1)
 		fill_in_geometry(buf, stats);
 	return err < 0 ? err : 0;
+}
+
+/* --- relay_buf_ready() --- */
+
+/* True if a record written through the mount would probably be accepted. */
+static bool has_room(const struct relay_stats *stats)
+{
+	const uint64_t largest_offset = stats->subbuf_size - stats->end_reserve;
+	if (stats->suspended)
+		return false;
+	if (stats->mode == RELAY_OVERWRITE)
+		return true;
+	if (stats->mode == RELAY_NO_OVERWRITE)
+		return stats->produced - stats->consumed < stats->n_subbufs - (stats->offset >= largest_offset);
+	/* In mode callback the program's subbuf_start() must allow each new sub-buffer, so only the current one can be
+	 * filled through the mount. Programs of <relayfs/classic.h>, whose channels have timestamps, are asked when
+	 * needed. */
+	return stats->timestamp || (stats->offset && stats->offset < largest_offset);
+}
+
+int relay_buf_ready(struct rchan_buf *buf, uint64_t *progress)
+{
+	struct relay_stats stats;
+	int state = relay_buf_state(buf);
+	int err = relay_buf_stats(buf, &stats);
+	if (err || state & RELAY_IS_DAMAGED)
+		return -EBADMSG;
+	const bool bulk = stats.delivery == RELAY_BULK;
+	/* Nothing will finish the last sub-buffer of a closed buffer, so what is in it can be read now. */
+	const int readable = bulk && !(state & RELAY_IS_CLOSED) ? RELAY_HAS_FINISHED : RELAY_HAS_DATA;
+	*progress = bulk ? stats.produced : stats.bytes;
+	int events = state & RELAY_IS_CLOSED ? POLLERR | POLLHUP : 0;
+	/* While another reader holds the lock, a read would wait. */
+	if (state & readable && !(state & RELAY_IS_HELD))
+		events |= POLLIN | POLLRDNORM;
+	return events | (has_room(&stats) ? POLLOUT | POLLWRNORM : 0);
 }
 
 /* --- relay_buf_show() --- */

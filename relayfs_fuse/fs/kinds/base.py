@@ -151,7 +151,7 @@ class Stored(ABC, Generic[Memory]):
     closed: tuple[Callable[[], object], ...] = ()
     has_exact_size = True
     counts_holes = False
-    wakes_for_records = False
+    wakes_for_records = True
 
     def __init__(self, channel: StoredChannel, index: int, buffer: Memory) -> None:
         self.channel = channel
@@ -376,6 +376,10 @@ class Stored(ABC, Generic[Memory]):
 
         by_mem: for a descriptor of the memory file; consumers of a ring that use it skip discarded records themselves
         """
+
+    def address_to_poll(self) -> int | None:
+        """Return the address of the relay buffer that tells all of readiness(); None: it does not."""
+        return None
 
     def may_have_data(self) -> bool:
         """Whether a sleeping reader should try again: there may be data, or the buffer is closed or damaged."""

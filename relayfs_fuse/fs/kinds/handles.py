@@ -15,6 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from relayfs_fuse.errors import failure
+from relayfs_fuse.fs import tap
 from relayfs_fuse.fs.kinds.base import GONE, READABLE, WRITABLE
 from relayfs_fuse.fs.notes import TEXT
 
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
 
     import pyfuse3
 
-    from relayfs_fuse.fs import tap
     from relayfs_fuse.fs.channel_files import HoldFile
     from relayfs_fuse.fs.kinds.base import Stored
     from relayfs_fuse.fs.nodes import JoinFile, TextFile
@@ -259,7 +259,8 @@ class StoredHandle(Handle):
 
     def poll(self, acts: Acts, notify: pyfuse3.PollHandle | None) -> int:
         """Return the events that hold now, as Handle.poll()."""
-        events = acts.streams.waiting.poll(self.stored, self.number, notify, self.by_mem, self.skips)
+        waiting = acts.streams.waiting
+        events = waiting.poll(self.stored, self.number, tap.poll_handle(), self.by_mem, self.skips)
         return events | (READABLE if self.is_inside else 0)
 
     def tell_maker(self, opening: Opening) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from relayfs_fuse import native
 from relayfs_fuse.fs.commands.control import choose_geometry
-from relayfs_fuse.fs.kinds.base import GONE, NEVER_S, READABLE, WRITABLE, Kind, Plan, Stored
+from relayfs_fuse.fs.kinds.base import NEVER_S, READABLE, Kind, Plan, Stored
 from relayfs_fuse.fs.kinds.queues import BufferHandle, SeekableHandle, StreamHandle
 from relayfs_fuse.fs.kinds.records import RecordHandle, StoredRecords
 
@@ -54,24 +54,11 @@ class StoredBuffer(Stored[native.Buffer]):
 
     def readiness(self, by_mem: bool = False) -> tuple[int, int]:
         """Return the events of poll(2), and the bytes written or, with delivery=bulk, the sub-buffers finished."""
-        state = self.buffer.state()
-        stats = self.stats()
-        bulk = stats.delivery == native.DELIVERY_BULK
-        progress = stats.produced if bulk else stats.bytes
-        events = 0
-        if state & native.IS_DAMAGED:
-            self.note_state(state)
-            return GONE, progress
-        if state & native.IS_CLOSED:
-            # Nothing will finish the last sub-buffer, so what is in it can be read now.
-            events |= GONE
-            bulk = False
-        # While another reader holds the lock, a read would wait.
-        if state & (native.HAS_FINISHED if bulk else native.HAS_DATA) and not state & native.IS_HELD:
-            events |= READABLE
-        if _has_room(stats):
-            events |= WRITABLE
-        return events, progress
+        return self.buffer.ready()
+
+    def address_to_poll(self) -> int | None:
+        """Return the address of the buffer."""
+        return self.buffer.address
 
     def prepare(self, opening: Opening, backing: Callable[[], int]) -> float:
         """Open as a stream if the channel has read=wait, unless a program may want to map the file.
@@ -140,6 +127,10 @@ class StoredTimed(StoredRecords[native.Buffer], StoredBuffer):
         events, progress = super().readiness(by_mem)
         return events | (READABLE if self.returned else 0), progress
 
+    def address_to_poll(self) -> int | None:
+        """Return None: what is in `returned` is readable, too."""
+        return None
+
     def prepare(self, opening: Opening, backing: Callable[[], int]) -> float:
         """Return 0: every relay file is a stream."""
         return 0.0
@@ -151,20 +142,6 @@ class StoredTimed(StoredRecords[native.Buffer], StoredBuffer):
 
 def _stored(channel: StoredChannel, index: int, buffer: native.Buffer) -> StoredBuffer:
     return (StoredTimed if channel.stats.times else StoredBuffer)(channel, index, buffer)
-
-
-def _has_room(stats: Fields) -> bool:
-    """Whether a record written through the mount would probably be accepted."""
-    if stats.suspended:
-        return False
-    if stats.mode == native.MODE_OVERWRITE:
-        return True
-    if stats.mode == native.MODE_NO_OVERWRITE:
-        unread = stats.produced - stats.consumed
-        return unread < stats.n_subbufs - (stats.offset >= stats.largest_offset)
-    # In mode callback the program's subbuf_start() must allow each new sub-buffer, so only the current one can be
-    # filled through the mount. Programs of <relayfs/classic.h>, whose channels have timestamps, are asked when needed.
-    return bool(stats.timestamp) or 0 < stats.offset < stats.largest_offset
 
 
 # ---------------------------------------------------------------- the kind

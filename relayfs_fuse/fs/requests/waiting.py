@@ -6,7 +6,7 @@ the wake-up word of one of its buffers or the group's own word changes:
 
     repeat:  arm each buffer that is not armed any more
              check it: if there is data, wake its sleeping readers; if its readiness has changed, notify poll(2)
-             sleep
+             sleep; for the buffers that end it, notify poll(2) at once (native/fuse/polls.h)
              look which buffers are to be checked: those that were woken, that somebody waits for anew, that are due
 
 Since a buffer is armed before it is checked, no record is missed. A producer can be killed after it has written a
@@ -32,13 +32,15 @@ import logging
 import math
 import time
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import trio
 
 from relayfs_fuse import native
 from relayfs_fuse.errors import failure
-from relayfs_fuse.fs.kinds.base import GONE, READABLE, WRITABLE
+from relayfs_fuse.fs import at_once
+from relayfs_fuse.fs.kinds.base import GONE, WRITABLE
 from relayfs_fuse.fs.requests.turns import Share
 from relayfs_fuse.fs.supervise import keep, tick
 
@@ -87,26 +89,14 @@ def notify(handle: pyfuse3.PollHandle) -> None:
 class _Poll:
     """A descriptor that a program polls.
 
-    handle: notifies the kernel
-    reported: the events that were reported to the kernel last
-    progress: the number that Stored.readiness() returned at the last report. The kernel is notified again when it
-        changes, because an edge-triggered epoll waits for new data even if the descriptor is readable already.
+    polled: what the kernel was told, and how it is notified
     by_mem: whether the descriptor is one of the memory file
     skips: whether discarded records of a ring are to be skipped for it; see Stored.skip_discarded()
     """
 
-    handle: pyfuse3.PollHandle
-    reported: int
-    progress: int
+    polled: at_once.Polled
     by_mem: bool = False
     skips: bool = False
-
-    def announce(self, events: int, progress: int) -> None:
-        """Notify the kernel of new events, or of more data."""
-        if events & ~self.reported or (progress != self.progress and events & READABLE):
-            self.reported = events
-            self.progress = progress
-            notify(self.handle)
 
 
 class _Waiter:
@@ -153,6 +143,16 @@ class _Waiter:
         """Whether the buffer has been armed for those who wait now since before the caller looked at it; OSError."""
         return self._bits == self._armed and self.stored.buffer.wake_seq() == self.seq
 
+    def polled(self, descriptor: int, kernel_handle: int, by_mem: bool, skips: bool) -> at_once.Polled:
+        """Return what is known of a descriptor that is polled from now on, or already."""
+        poll = self.polls.get(descriptor)
+        if poll is None:
+            # With delivery=bulk, the buffer may be armed for records, too: for those who sleep in read(2).
+            slots = self.group.polled_slots if self.stored.wakes_for_records else None
+            polled = at_once.Polled(descriptor, kernel_handle, self.stored.address_to_poll(), slots, self.slot)
+            poll = self.polls[descriptor] = _Poll(polled, by_mem, skips)
+        return poll.polled
+
     def note_writers(self) -> None:
         """Note whether a program polls the buffer to write: then each read is followed by Waiting.changed()."""
         self.stored.tell(on=self.waits_for_room)
@@ -160,7 +160,7 @@ class _Waiter:
     @property
     def waits_for_room(self) -> bool:
         """Whether a program polls the buffer that could not be written when it was told last."""
-        return any(not poll.reported & WRITABLE for poll in self.polls.values())
+        return any(not poll.polled.reported & WRITABLE for poll in self.polls.values())
 
     def check(self) -> None:
         """Arm the buffer if necessary, check it, and wake or notify those who wait; on an error they all get it."""
@@ -203,7 +203,8 @@ class _Waiter:
         for event in self.sleepers:
             event.set()
         for poll in self.polls.values():
-            poll.announce(GONE, poll.progress)
+            poll.polled.announce(GONE, 0)
+            poll.polled.close()
         self.polls.clear()
         self.note_writers()
 
@@ -225,7 +226,7 @@ class _Waiter:
             events, progress = self.stored.readiness(by_mem)
             for poll in self.polls.values():
                 if poll.by_mem == by_mem:
-                    poll.announce(events, progress)
+                    poll.polled.announce(events, progress)
         self.note_writers()
 
     def _arm(self, bits: int) -> None:
@@ -245,12 +246,14 @@ class _Group:
     """Buffers that one thread waits for: at most native.WAIT_MAX.
 
     wait_set: what the thread sleeps on
+    polled_slots: the polled files for which it notifies the kernel when it is woken, before the loop turns
     waiters: by buffer; `everywhere` has those of all groups
     stopped: run() is to return
     """
 
     def __init__(self, limiter: trio.CapacityLimiter, share: Share, everywhere: dict[Stored[Any], _Waiter]) -> None:
         self.wait_set = native.WaitSet()
+        self.polled_slots = at_once.PolledSlots()
         self.waiters: dict[Stored[Any], _Waiter] = {}
         self._everywhere = everywhere
         self.stopped = False
@@ -307,7 +310,8 @@ class _Group:
             now_s = trio.current_time()
             due_s = min((waiter.due_s for waiter in self._timed), default=math.inf)
             pause_ms = -1 if due_s == math.inf else max(0, math.ceil(1000 * (due_s - now_s)))
-            await trio.to_thread.run_sync(self.wait_set.sleep, self._word, value, pause_ms, limiter=self._limiter)
+            sleep = partial(self.polled_slots.sleep, self.wait_set, self._word, value, pause_ms)
+            await trio.to_thread.run_sync(sleep, limiter=self._limiter)
 
     async def _check(self) -> int:
         """Check the buffers that were woken, asked for, or are due, and do not rest.
@@ -410,36 +414,41 @@ class Waiting:
         self,
         stored: Stored[Any],
         descriptor: int,
-        handle: pyfuse3.PollHandle | None,
+        kernel_handle: int,
         by_mem: bool = False,
         skips: bool = False,
     ) -> int:
         """Return the events that hold now; GONE if the buffer is damaged.
 
-        handle: notifies the kernel of later changes, until forget(); None: the program does not wait for any
+        kernel_handle: by which the kernel is notified of later changes, until forget(); 0: no program waits for any
         by_mem: whether the descriptor is one of the memory file
         skips: whether to skip discarded records; see Stored.skip_discarded()
         """
         try:
             if skips and stored.skip_discarded():
                 self.changed(stored)
+            if not kernel_handle:
+                return stored.readiness(by_mem)[0]
+            waiter = self._waiter(stored)
+            polled = waiter.polled(descriptor, kernel_handle, by_mem, skips)
+            polled.begin()
             events, progress = stored.readiness(by_mem)
         except OSError as error:
             stored.note(error)
             return GONE
-        if handle is not None:
-            waiter = self._waiter(stored)
-            waiter.polls[descriptor] = _Poll(handle, events, progress, by_mem, skips)
-            waiter.note_writers()
-            if not waiter.is_armed:
-                waiter.group.tell(waiter)
+        polled.answer(events, progress)
+        waiter.note_writers()
+        if not waiter.is_armed:
+            waiter.group.tell(waiter)
         return events
 
     def forget(self, stored: Stored[Any], descriptor: int) -> None:
-        """Drop the handle that poll() kept, because the descriptor is closed."""
+        """Notify the kernel no more of a descriptor, because it is closed."""
         waiter = self._waiters.get(stored)
         if waiter is not None:
-            waiter.polls.pop(descriptor, None)
+            poll = waiter.polls.pop(descriptor, None)
+            if poll is not None:
+                poll.polled.close()
             waiter.note_writers()
             self._tidy(waiter)
 
