@@ -245,6 +245,8 @@ class File:
         end = at + head.packet_bytes
         while self.offset < end:
             data = source.read(min(PAYLOAD_BYTES, end - self.offset), self.offset)
+            if not data:
+                return  # somebody has cut it
             reached = self.offset + len(data)
             piece = Piece(
                 self.offset, reached, at, head.packet_bytes, checksum(data), head.events_discarded, metadata,
