@@ -342,7 +342,6 @@ class Store:
                 yield Problem(path, f"{entry.path} is no directory: only channels and directories belong in a store")
                 continue
             try:
-                # The names before it in the path were checked when they were found.
                 check_name(entry.name)
                 check_path_length(path)
                 inner = None if _seems_to_hold_files(entry) else self._entries(path)

@@ -149,10 +149,8 @@ uint64_t relay_buf_file_bytes(uint64_t subbuf_size, uint64_t n_subbufs);
  */
 int relay_store_create(const char *dir, const struct relay_spec *spec);
 
-/*
- * Make a channel's buffers as unnamed files, for this user alone, in the file system of directory `dir`;
- * fds[0 .. spec->n_buffers-1] receive their descriptors. Errors as relay_store_create(), and as open(2).
- */
+/* Make a channel's buffers as unnamed files, for this user alone, in the file system of directory `dir`; fds[0 ..
+ * spec->n_buffers-1] receive their descriptors. Errors as relay_store_create(), and as open(2). */
 int relay_store_create_unnamed(const char *dir, const struct relay_spec *spec, int *fds);
 
 /*
@@ -189,10 +187,8 @@ enum { RELAY_IMPLICIT_MARK = 0x800 };     /* S_ISUID, which Linux ignores on a d
 int relay_implicit_make(const char *dir); /* 0, or -errno as mkdir(2), and no directory is made */
 int relay_implicit_is(const char *dir);   /* 1 or 0 */
 
-/*
- * Map one buffer for reading, writing and consuming. NULL and errno: EPROTO another layout version; EMEDIUMTYPE a record
- * ring (ring.h); EBADMSG not a relay buffer, truncated or damaged; else as open(2), mmap(2).
- */
+/* Map one buffer for reading, writing and consuming. NULL and errno: EPROTO another layout version; EMEDIUMTYPE a
+ * record ring (ring.h); EBADMSG not a relay buffer, truncated or damaged; else as open(2), mmap(2). */
 struct rchan_buf *relay_buf_open(const char *mem_file);
 struct rchan_buf *relay_buf_fdopen(int fd);    /* the same for a file that is open O_RDWR; fd stays the caller's */
 void relay_buf_release(struct rchan_buf *buf); /* NULL is ignored */
@@ -209,10 +205,8 @@ int relay_file_protect(int fd);
 int relay_file_unprotect(int fd);    /* 1: it was immutable; 0: it was not; -errno */
 int relay_file_is_protected(int fd); /* 1 or 0 */
 
-/*
- * chown and chmod a store file that is open O_RDWR. An immutable file stays immutable, even if no other user may write to it
- * any more, because programs may have it mapped. 0 or -errno.
- */
+/* chown and chmod a store file that is open O_RDWR. An immutable file stays immutable, even if no other user may
+ * write to it any more, because programs may have it mapped. 0 or -errno. */
 int relay_file_change_owner(int fd, uint32_t mode, uint32_t uid, uint32_t gid);
 
 /* Open (O_RDWR) and unlink a store file, which may be immutable. A descriptor or 0, or -errno. */
@@ -262,18 +256,14 @@ struct relay_shown {
 	uint64_t holes;   /* of these, those of discarded or torn records; of a ring not counted */
 	uint64_t written; /* what relay_buf_mtime() and relay_ring_mtime() count */
 };
-/* A moment at which nothing was unread in a mem file. All members 0: none is known. */
+/* A moment at which nothing was unread in a mem file, by relay_control.head.first and .resets; is_known: 0 or 1. */
 struct relay_empty {
-	uint64_t head;     /* relay_control.head.first */
-	uint64_t written;  /* relay_shown.written */
-	uint32_t resets;   /* relay_control.resets */
-	uint32_t is_known; /* 1 */
+	uint64_t head, written;
+	uint32_t resets, is_known;
 };
-/* Tell it of a mem file, which is mapped as `buf`; NULL: it is not mapped, and is for as long as this takes. 0, or -errno as
- * relay_buf_open() and stat(2); -EAGAIN: it has to stay mapped, because one call cannot count its discarded records.
- *
- * empty: NULL, or what the last call for the file has stored, first zeros. As long as nothing is written after a moment at
- * which nothing was unread, the file need not be mapped, which takes longer than all the rest. */
+/* Tell it of a mem file, which is mapped as `buf`; NULL: it is not mapped, and is for as long as this takes, unless nothing
+ * was written since *empty, which the last call for the file has stored, first zeros; NULL: none. 0, or -errno as
+ * relay_buf_open() and stat(2); -EAGAIN: it has to stay mapped, because one call cannot count its discarded records. */
 int relay_buf_show(struct rchan_buf *buf, const char *mem_file, struct relay_shown *shown, struct relay_empty *empty);
 
 /* What a statistic is, and how a channel's value is made from those of its buffers: the sum of counts of events; the
@@ -390,11 +380,9 @@ struct relay_taken {
 };
 void relay_taken_store(struct relay_taken *where);
 
-/*
- * Consume whole records of a buffer with `times`, and copy them without their heads to `to`: as many as fit into `size` bytes, and at most
- * `most` (0: any number). What has no head is copied as it is. Returns the number of bytes; 0: there is none; -EMSGSIZE: the first record is
- * longer; or as begin().
- */
+/* Consume whole records of a buffer with `times`, and copy them without their heads to `to`: as many as fit into
+ * `size` bytes, and at most `most` (0: any number). What has no head is copied as it is. Returns the number of
+ * bytes; 0: there is none; -EMSGSIZE: the first record is longer; or as begin(). */
 ssize_t relay_buf_read_records(struct rchan_buf *buf, void *to, size_t size, size_t most);
 
 /* As begin(), behind the next `skip` bytes of data, which end() consumes with the rest; *end is the stream position
