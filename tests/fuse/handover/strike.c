@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Loaded before libc and librelayfs: a process whose file $STRIKE begins with a line "before writev" or "after writev" takes
- * that line from it, and dies there; so for the other functions below, which the tap calls when it answers a READ. */
+ * that line from it, and dies there; so for the other functions below, which the tap calls when it answers a READ or a FUSE_POLL,
+ * and when it notifies the kernel of what a polled file is ready for. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -12,6 +13,7 @@
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/uio.h>
+#include <time.h>
 #include <unistd.h>
 
 static void look(const char *step)
@@ -100,5 +102,35 @@ ssize_t relay_ring_read_framed(struct relay_ring *ring, void *to, size_t size, u
 	strike("before relay_ring_read_framed");
 	ssize_t result = really(ring, to, size, max);
 	strike("after relay_ring_read_framed");
+	return result;
+}
+
+int relay_buf_ready(struct rchan_buf *buf, uint64_t *progress)
+{
+	int (*really)(struct rchan_buf *, uint64_t *);
+	*(void **)&really = dlsym(RTLD_NEXT, "relay_buf_ready");
+	strike("before relay_buf_ready");
+	int result = really(buf, progress);
+	strike("after relay_buf_ready");
+	return result;
+}
+
+int relay_wait_set_sleep(const struct relay_wait_set *set, uint32_t *stop, uint32_t stop_value, int timeout_ms)
+{
+	int (*really)(const struct relay_wait_set *, uint32_t *, uint32_t, int);
+	*(void **)&really = dlsym(RTLD_NEXT, "relay_wait_set_sleep");
+	strike("before relay_wait_set_sleep");
+	int result = really(set, stop, stop_value, timeout_ms);
+	strike("after relay_wait_set_sleep");
+	return result;
+}
+
+int nanosleep(const struct timespec *wanted, struct timespec *left)
+{
+	int (*really)(const struct timespec *, struct timespec *);
+	*(void **)&really = dlsym(RTLD_NEXT, "nanosleep");
+	strike("before nanosleep");
+	int result = really(wanted, left);
+	strike("after nanosleep");
 	return result;
 }

@@ -18,6 +18,7 @@ from mounts import DEADLINE_S, Mount, opened, serving, stop_process, tmpfs_direc
 from noted import noted
 from traffic import append, lines, n_asleep
 
+from relayfs_fuse import Channel
 from relayfs_fuse.fs.notes import OPEN_DIRECTORY
 
 HERE = Path(__file__).parent
@@ -87,6 +88,7 @@ PLACES = {
     "resend": "fs:tap",
     "read": "fs.requests.files:Operations",
     "put": "fs.notes:Notes",
+    "poll": "fs.requests.files:Operations",
 }
 
 
@@ -219,6 +221,45 @@ def test_a_handler_answers_while_a_program_polls_to_write(struck: Struck, at: Ca
         assert not struck.file.exists()
         struck.check()
         assert epoll.poll(DEADLINE_S)
+
+
+@pytest.mark.parametrize("step", both("relay_wait_set_sleep", "nanosleep", "relay_buf_ready"))
+@pytest.mark.parametrize("edge", [0, select.EPOLLET], ids=["level", "edge"])
+def test_who_polls_is_told_of_each_record(struck: Struck, at: Callable[[str], None], step: str, edge: int) -> None:
+    """The steps are those of the tap: it is woken, notifies the kernel, and answers what that asks then."""
+    path = struck.mount.create("log", "buffers=single read=wait")
+    with opened(path, os.O_RDONLY | os.O_NONBLOCK) as descriptor, select.epoll() as epoll, Channel(path) as channel:
+        epoll.register(descriptor, select.EPOLLIN | edge)
+        assert not epoll.poll(0)
+
+        def tell(n: int) -> None:
+            channel.write(lines(1, n))
+            assert epoll.poll(DEADLINE_S) == [(descriptor, select.EPOLLIN)]
+            assert os.read(descriptor, 4096) == lines(1, n)
+
+        for n in range(3):
+            tell(n)
+        at("before poll")  # the handler's
+        tell(3)
+        tell(4)
+        assert struck.file.exists()
+        at(step)
+        for n in range(5, 8):
+            tell(n)
+        struck.check()
+
+
+def test_a_handler_answers_while_the_file_has_no_room(struck: Struck, at: Callable[[str], None]) -> None:
+    """It notes that a program waits for room."""
+    path = struck.mount.create("log", "buffers=single subbuf_size=4K n_subbufs=2 read=wait")
+    with opened(path, os.O_WRONLY) as writer, select.epoll() as epoll:
+        epoll.register(writer, select.EPOLLOUT)
+        assert epoll.poll(0) == epoll.poll(0) == [(writer, select.EPOLLOUT)]
+        os.write(writer, bytes(4096))
+        os.write(writer, bytes(4096))
+        at("before poll")
+        assert not epoll.poll(0)
+        struck.check()
 
 
 @pytest.mark.parametrize("step", both("_take_at_once", "take", "_give_part", "consume", "room", "note"))
