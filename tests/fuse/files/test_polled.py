@@ -41,7 +41,6 @@ while not is_gone:
 def test_all_who_poll_a_file_are_told_of_each_record(mount: Mount, options: str) -> None:
     path = mount.create("log", f"buffers=single n_subbufs=64 {options}")
     told = [threading.Semaphore(0) for _ in range(N_POLLING)]
-    ended = threading.Event()
     with ExitStack() as stack, Channel(path) as channel:
 
         def listen(one: int) -> None:
@@ -53,14 +52,14 @@ def test_all_who_poll_a_file_are_told_of_each_record(mount: Mount, options: str)
                     if events:
                         told[one].release()
                     events = epoll.poll(DEADLINE_S)
-                    assert events or ended.is_set()
+                    if not events:
+                        return  # it is deaf, which the main thread finds, too
 
         listeners = [threading.Thread(target=listen, args=(one,)) for one in range(N_POLLING)]
         for listener in listeners:
             listener.start()
             stack.callback(listener.join)
         stack.callback(mount.command, "remove log")
-        stack.callback(ended.set)
         for one in told:
             assert one.acquire(timeout=DEADLINE_S)
         for n in range(N_RECORDS):
