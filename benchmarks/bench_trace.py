@@ -28,8 +28,9 @@ GEOMETRY = "subbuf_size=64K n_subbufs=8"
 RECORDED_BYTES = 3 << 30
 # Of what dd writes: what the recorder is given.
 PACE = 0.97
-# Without, and with compression of complete files beside it.
+# Without, and with compression of complete files beside it, for which it may use all CPUs; and of channels.
 RECORDERS = {"recorder": [], "recorder-zstd": ["--rotate-size", "256M", "--compress"]}
+CHANNELS = {"recorder-channel": "", "recorder-times": "times=mono"}
 NOBODY = 65534
 
 TRACES = {
@@ -73,6 +74,10 @@ LIMITS = [
     Limit("recorder that compresses, nothing lost: times dd", "recorder-zstd", "dd before recorder-zstd"),
     # The compressor reads from the same disk what the recorder has written.
     Limit("recorder that compresses: events lost", "recorder-zstd-lost"),
+    Limit("recorder of a channel: times dd", "recorder-channel", "dd before recorder-channel", least=0.85),
+    Limit("recorder of a channel: records lost", "recorder-channel-lost", most=0),
+    Limit("recorder of a channel with times: times dd", "recorder-times", "dd before recorder-times", least=0.85),
+    Limit("recorder of a channel with times: records lost", "recorder-times-lost", most=0),
 ]
 
 
@@ -214,10 +219,14 @@ def dd(directory: Path) -> float:
 
 @dataclass(frozen=True)
 class Recorder:
-    """One that writes to a directory, with some options of relayctl record."""
+    """One that writes to a directory, with some options of relayctl record.
+
+    channel: options of a channel that it is to record; None: it records a trace
+    """
 
     directory: Path
-    options: Sequence[str]
+    options: Sequence[str] = ()
+    channel: str | None = None
 
 
 @dataclass(frozen=True)
@@ -237,17 +246,23 @@ class Recorded:
 def record(mount: Mount, program: Path, cpus: Sequence[int], recorder: Recorder, bytes_a_s: float) -> Recorded:
     """Record what a program writes at this rate."""
     out = recorder.directory / "trace"
-    mount.command("trace create recorded subbuf_size=1M n_subbufs=128 buffers=shared\ntrace start recorded\n")
+    geometry = "subbuf_size=1M n_subbufs=128"
+    if recorder.channel is None:
+        mount.command(f"trace create recorded {geometry} buffers=shared\ntrace start recorded\n")
+    else:
+        mount.command(f"create recorded {geometry} buffers=single delivery=bulk {recorder.channel}")
     relayctl = Path(sys.executable).with_name("relayctl")
+    where = [] if recorder.options else ["taskset", "-c", str(cpus[-1])]
     recording = subprocess.Popen(
-        ["taskset", "-c", str(cpus[-1]), relayctl, "record", "recorded", "-o", out, "--json", *recorder.options],
+        [*where, relayctl, "record", "recorded", "-o", out, "--json", *recorder.options],
         stdout=subprocess.PIPE, env={**os.environ, "RELAYFS": str(mount.path)},
     )  # fmt: skip
     while not out.exists() and recording.poll() is None:
         time.sleep(0.01)
+    to = [] if recorder.channel is None else [mount.path / "recorded"]
     begin = time.monotonic()
     subprocess.run(
-        [program, str(cpus[0]), str(bytes_a_s), str(RECORDED_BYTES)], check=True, stdout=subprocess.DEVNULL,
+        [program, str(cpus[0]), str(bytes_a_s), str(RECORDED_BYTES), *to], check=True, stdout=subprocess.DEVNULL,
         env={**os.environ, "RELAYFS": str(mount.path)},
     )  # fmt: skip
     recording.send_signal(signal.SIGINT)
@@ -256,7 +271,7 @@ def record(mount: Mount, program: Path, cpus: Sequence[int], recorder: Recorder,
     cpu_s = _children_cpu_s() - cpu_s
     subprocess.run(["sync", "-f", out], check=True)
     seconds = time.monotonic() - begin
-    mount.command("trace remove recorded")
+    mount.command("trace remove recorded" if recorder.channel is None else "remove recorded")
     shutil.rmtree(out)
     gigabytes = summary["bytes"] / 1e9
     return Recorded(gigabytes / seconds, summary["lost"], gigabytes / cpu_s)
@@ -271,11 +286,13 @@ def _children_cpu_s() -> float:
 def sample_recorder(samples: Samples, mount: Mount, program: Path, cpus: Sequence[int]) -> None:
     """Let dd write, then each recorder, into the same directory."""
     with tempfile.TemporaryDirectory(dir=os.environ.get("RELAYFS_BENCH_DIR", "/var/tmp")) as directory:
-        for name, options in RECORDERS.items():
+        recorders = {name: Recorder(Path(directory), options) for name, options in RECORDERS.items()}
+        recorders |= {name: Recorder(Path(directory), channel=options) for name, options in CHANNELS.items()}
+        for name, recorder in recorders.items():
             samples.add(f"dd before {name}", dd(Path(directory)))
             os.sync()
             pace = PACE * samples.values[f"dd before {name}"][-1] * 1e9
-            recorded = record(mount, program, cpus, Recorder(Path(directory), options), pace)
+            recorded = record(mount, program, cpus, recorder, pace)
             samples.add(name, recorded.rate)
             samples.add(f"{name}-cpu", recorded.cpu_rate)
             samples.add(f"{name}-lost", recorded.lost)

@@ -40,10 +40,9 @@ struct relay_app;
 /* How the app reads the channel. */
 enum relay_app_way {
 	/* In shared memory. A piece is consumed after it is written, so nothing is lost if the program is killed.
-	 * Pieces that were read and not consumed, at most a sub-buffer for each buffer, are then read again. If the
-	 * next program appends to the same files, they contain the data once, provided that the file system has extended
-	 * attributes, and that the channel has no `times`: with them a piece is one record, without its time, and the last one before
-	 * the program was killed may be there twice, or once in part. */
+	 * Pieces that were read and not consumed are then read again: at most a sub-buffer for each buffer, or, of files, a
+	 * quarter of the buffer, 1 to 8 MiB. If the next program appends to the same files, they contain the data once,
+	 * provided that the file system has extended attributes. */
 	RELAY_APP_MMAP = 0,
 	/* With poll(2) and read(2) on the relay file. A piece is consumed before it is written: if the program is killed,
 	 * at most 1 MiB for each buffer is lost. Pieces do not correspond to sub-buffers, and have no padding. */
@@ -55,7 +54,8 @@ struct relay_app_options {
 	const char *create; /* keys of `create`, "": defaults, but delivery=bulk; NULL: the channel must exist */
 	/* Exactly one of these two: */
 	const char *output; /* files output0 .. outputN-1, one for each buffer */
-	/* Called with each piece: a finished sub-buffer, all of whose records are committed. It is a part of a sub-buffer
+	/* Called with each piece: a finished sub-buffer, all of whose records are committed, or with `times` one record without
+	 * its time. It is a part of a sub-buffer
 	 * if other readers consume a part, if records in it were discarded or torn, if the app is stopped while a record
 	 * is not committed or the channel cannot be flushed, and with delivery=packet.
 	 *
@@ -122,7 +122,7 @@ int relay_app_fd(const struct relay_app *app);
 /* Statistics of one buffer's reader since the last start. */
 struct relay_app_stats {
 	uint64_t bytes;       /* written, or passed to process_subbuf() */
-	uint64_t pieces;      /* number of these pieces */
+	uint64_t pieces;      /* number of these pieces; of files: how often many were written at once */
 	uint64_t max_backlog; /* the most finished sub-buffers that were unread at once; in overwrite modes possibly
 	                       * more than n_subbufs: those were overwritten */
 	uint64_t lost_records,

@@ -6,6 +6,7 @@
  *                    (delivery=packet: until there is a record)
  *     read a piece   RELAY_APP_MMAP: in the memory; overwritable memory is copied and checked first
  *                    RELAY_APP_READ: read(2)
+ *                    For a file, many pieces are copied and written as one.
  *     deliver it     write(2) or process_subbuf()
  *     consume it     (RELAY_APP_READ: read(2) has done it)
  *
@@ -65,8 +66,14 @@ static int take_room(struct app_reader *reader, size_t length)
 
 static int write_piece(struct app_reader *reader, const void *data, size_t length)
 {
+	struct relay_stats stats;
 	int err = take_room(reader, length);
-	return err ? err : relay_app_output_write(&reader->output, data, length);
+	if (!err && reader->buf->is_timed && reader->shared->way == RELAY_APP_MMAP) {
+		err = relay_buf_stats(reader->buf, &stats);
+		if (!err)
+			relay_app_output_begin(&reader->output, &stats);
+	}
+	return err ? err : relay_app_output_write(&reader->output, data, length, reader->is_urgent);
 }
 
 static int deliver(struct app_reader *reader, const void *data, size_t length, size_t padding)
@@ -97,8 +104,8 @@ static int deliver_planned(struct app_reader *reader, const struct relay_span *s
 	struct rchan_buf *buf = reader->buf;
 	const void *data = span->data;
 	size_t padding = padding_behind(buf, span);
-	if (reader->room) {
-		data = memcpy(reader->room, span->data, span->length);
+	if (reader->room.bytes && buf->mode != RELAY_NO_OVERWRITE) {
+		data = memcpy(reader->room.bytes, span->data, span->length);
 		if (relay_consume_valid(buf)) {
 			relay_consume_abort(buf);
 			return 1; /* the next call counts it */
@@ -124,11 +131,33 @@ static bool is_held_back(struct rchan_buf *buf)
 	return more == 0 || more == -EINPROGRESS;
 }
 
+/* Take as much as has room, for a file. As the functions above; 0 also if it has to be taken piece by piece. */
+static int take_together(struct app_reader *reader, bool finished_only)
+{
+	struct rchan_buf *buf = reader->buf;
+	off_t at = reader->output.bytes;
+	if (!reader->room.spans || (finished_only && !(relay_buf_state(buf) & RELAY_HAS_FINISHED)))
+		return 0;
+	ssize_t n = relay_app_room_take(&reader->room, buf, at, finished_only);
+	if (n <= 0)
+		return (int)n;
+	int err = deliver(reader, relay_app_room_at(&reader->room, at), (size_t)n, 0);
+	if (err)
+		relay_consume_abort(buf);
+	else
+		relay_consume_end(buf);
+	/* Less than all of it may have room. */
+	return err == -EDQUOT ? 0 : err ? err : 1;
+}
+
 static int take_from_memory(struct app_reader *reader, bool finished_only)
 {
 	struct rchan_buf *buf = reader->buf;
 	struct relay_span span;
 	size_t total;
+	int together = take_together(reader, finished_only);
+	if (together)
+		return together;
 	if (finished_only) {
 		/* With a limit of 0 bytes, this skips sub-buffers that are finished and empty. */
 		int err = relay_consume_begin(buf, 0, &span, 1, &total);
@@ -146,14 +175,14 @@ static int take_from_memory(struct app_reader *reader, bool finished_only)
 static int take_from_file(struct app_reader *reader)
 {
 	if (!reader->held) {
-		ssize_t n = read(reader->file, reader->room, reader->room_bytes);
+		ssize_t n = read(reader->file, reader->room.bytes, APP_READ_BYTES);
 		if (n < 0)
 			return errno == EAGAIN || errno == EINTR ? 0 : -errno;
 		reader->held = (size_t)n;
 	}
 	if (!reader->held)
 		return 0;
-	int err = deliver(reader, reader->room, reader->held, 0);
+	int err = deliver(reader, reader->room.bytes, reader->held, 0);
 	if (err)
 		return err;
 	reader->held = 0;
@@ -222,6 +251,7 @@ static int look(struct app_reader *reader, struct relay_stats *stats)
 	uint64_t backlog = stats->produced - stats->consumed;
 	if (!err && backlog > reader->stats.max_backlog)
 		relay_app_count(&reader->stats.max_backlog, backlog);
+	reader->is_urgent = 2 * backlog > reader->buf->n_subbufs;
 	return err;
 }
 

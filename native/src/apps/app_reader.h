@@ -9,8 +9,8 @@
 #include <pthread.h>
 #include <relayfs/relay_app.h>
 
-/* What most file systems allocate at least. */
-enum { APP_BLOCK_BYTES = 4096 };
+/* The most bytes of a read(2) of a relay file. */
+enum { APP_READ_BYTES = 1 << 20 };
 
 /* The state that all readers of an app share. */
 struct app_shared {
@@ -32,12 +32,13 @@ struct app_reader {
 	pthread_t thread;
 	bool running;   /* the thread has to be joined. Writers: relay_app_start(), relay_app_stop() */
 	bool has_taken; /* it has read data since it last slept or napped. Writer: the thread */
+	bool is_urgent; /* the buffer was more than half full at the last look. Writer: the thread */
 	int result;     /* of the thread, once it is joined */
 	struct app_output output;
-	int file;                /* the relay file, for RELAY_APP_READ; or -1 */
-	unsigned char *room;     /* memory for a piece that is read, or copied because it can be overwritten; or NULL */
-	size_t room_bytes, held; /* held: bytes read that could not be delivered, the first to deliver after a start */
-	uint64_t until;          /* stream position to end at. Writers: those of `running`, before `stop` */
+	int file;             /* the relay file, for RELAY_APP_READ; or -1 */
+	struct app_room room; /* for pieces that are read, or copied because they go to a file or can be overwritten */
+	size_t held;          /* bytes read that could not be delivered, the first to deliver after a start */
+	uint64_t until;       /* stream position to end at. Writers: those of `running`, before `stop` */
 	struct relay_app_stats stats; /* Writer: the thread; lost_*: of the channel at relay_app_start() */
 };
 

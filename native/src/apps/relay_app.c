@@ -13,8 +13,6 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-enum { READ_BYTES = 1 << 20 };
-
 struct relay_app {
 	struct rchan *chan;
 	struct app_reader *readers; /* one for each buffer of chan */
@@ -48,24 +46,23 @@ struct rchan *relay_app_attach(const char *path, const char *create)
 
 /* --- opening --- */
 
-/* Allocate memory for data that is read, or copied because it can be overwritten meanwhile. */
-static int make_room(struct app_reader *reader)
+/* Allocate memory for data that is read, or copied because it goes to a file or can be overwritten meanwhile. */
+static int make_room(struct app_reader *reader, bool to_file)
 {
+	size_t size = to_file ? relay_app_room_bytes(reader->buf) : reader->buf->subbuf_size;
 	if (reader->shared->way == RELAY_APP_READ)
-		reader->room_bytes = READ_BYTES;
-	else if (reader->buf->mode != RELAY_NO_OVERWRITE)
-		reader->room_bytes = reader->buf->subbuf_size;
-	else
-		return 0;
-	reader->room = malloc(reader->room_bytes);
-	return reader->room ? 0 : -ENOMEM;
+		return relay_app_room_open(&reader->room, size > APP_READ_BYTES ? size : APP_READ_BYTES, to_file);
+	if (to_file || reader->buf->mode != RELAY_NO_OVERWRITE)
+		return relay_app_room_open(&reader->room, size, to_file);
+	return 0;
 }
 
 static int open_reader(struct app_reader *reader, const struct relay_app_options *options)
 {
-	int err = make_room(reader);
+	int err = make_room(reader, options->output != NULL);
 	if (!err && options->output)
-		err = relay_app_output_open(&reader->output, reader->buf, options->output, options->append);
+		err = relay_app_output_open(&reader->output, reader->buf, &reader->room, options->output,
+		                            options->append);
 	if (!err && options->way == RELAY_APP_READ) {
 		reader->file = open(reader->buf->relay_file, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
 		err = reader->file < 0 ? -errno : 0;
@@ -147,7 +144,7 @@ void relay_app_close(struct relay_app *app)
 	for (uint32_t i = 0; app->readers && i < app->chan->n_buffers; i++) {
 		relay_app_output_close(&app->readers[i].output);
 		close_fd(app->readers[i].file);
-		free(app->readers[i].room);
+		relay_app_room_close(&app->readers[i].room);
 	}
 	free(app->readers);
 	relay_close(app->chan);

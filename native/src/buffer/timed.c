@@ -157,9 +157,7 @@ size_t relay_timed_whole(const struct relay_span *span, uint64_t *n)
 	return done;
 }
 
-/* Plan to consume only the first `limit` bytes of what relay_consume_begin() has returned. false: they were overwritten
- * meanwhile. */
-static bool shorten(struct rchan_buf *buf, size_t limit, struct relay_span *spans, int *n_spans, size_t *total)
+bool relay_consume_shorten(struct rchan_buf *buf, size_t limit, struct relay_span *spans, int *n_spans, size_t *total)
 {
 	const uint64_t start = buf->plan.start;
 	struct relay_walk walk = {
@@ -186,7 +184,7 @@ int relay_consume_whole(struct rchan_buf *buf, size_t size, size_t most, struct 
 			return n;
 		struct taking taking = {.size = size, .most = most ? most : SIZE_MAX};
 		take(&taking, spans, (size_t)n, *total == limit);
-		if (taking.raw == *total || (taking.raw && shorten(buf, taking.raw, spans, &n, total)))
+		if (taking.raw == *total || (taking.raw && relay_consume_shorten(buf, taking.raw, spans, &n, total)))
 			return n;
 		relay_consume_abort(buf);
 		if (!taking.raw)

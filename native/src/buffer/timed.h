@@ -19,6 +19,10 @@ int relay_timed_reserve(struct rchan_buf *buf, size_t length, bool will_retry, s
 int relay_consume_whole(struct rchan_buf *buf, size_t size, size_t most, struct relay_span *spans, size_t n_spans,
                         size_t *total);
 
+/* Plan to consume only the first `limit` bytes of what relay_consume_begin() has returned. false: they were overwritten
+ * meanwhile. */
+bool relay_consume_shorten(struct rchan_buf *buf, size_t limit, struct relay_span *spans, int *n_spans, size_t *total);
+
 /*
  * Copy whole records from spans, without their heads, up to `size` bytes. is_cut: the last record may extend beyond the
  * last span. Returns the number of bytes; *raw is this number with the heads.

@@ -6,107 +6,23 @@ import resource
 import signal
 import subprocess
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from build import MEMORY, PLAIN, PROGRAMS, THREADS, builds, compile_c, run_command, run_environment
+from build import MEMORY, PLAIN, PROGRAMS, THREADS, builds, compile_c
 from mounts import DEADLINE_S, Mount, wait_until
+from running_app import CHANNEL, Start
 from traffic import LINE_BYTES, Stream, lines, some_cpu
 
 from relayfs_fuse import Channel
 
 pytestmark = pytest.mark.one_mount
 
-RUNNER = Path(__file__).with_name("app_runner.c")
 STUCK_WRITER = PROGRAMS / "stuck_writer.c"
-CHANNEL = "app/cpu"
 LINES_IN_4K = 4096 // LINE_BYTES
 PADDING_IN_4K = 4096 % LINE_BYTES
 FOR_EVER_MS = int(DEADLINE_S * 1000)
-
-
-class App:
-    """An app_runner, its answers and its output files."""
-
-    def __init__(self, mount: Mount, output: Path, *options: str, sanitize: str = PLAIN) -> None:
-        program = compile_c([RUNNER], None, sanitize)
-        self.output, self.server = output, mount.server
-        self.process = subprocess.Popen(
-            run_command(program, mount.path / CHANNEL, output, *options, sanitize=sanitize),
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0, env=run_environment(sanitize),
-        )  # fmt: skip
-        self.opened = self._answer()
-
-    def _answer(self) -> str:
-        assert self.process.stdout is not None
-        return self.process.stdout.readline().decode().strip()
-
-    def ask(self, command: str) -> str:
-        assert self.process.stdin is not None
-        self.process.stdin.write(command.encode() + b"\n")
-        return self._answer()
-
-    def start(self) -> None:
-        assert self.ask("start") == "0"
-
-    def stop(self) -> None:
-        assert self.ask("stop") == "0"
-
-    def stats(self) -> dict[str, int]:
-        names = ("bytes", "pieces", "max_backlog", "lost_records", "lost_bytes")
-        return dict(zip(names, map(int, self.ask("stats").split()), strict=True))
-
-    def of(self, cpu: int) -> bytes:
-        return Path(f"{self.output}{cpu}").read_bytes()
-
-    def everything(self) -> bytes:
-        files = sorted(path for path in self.output.parent.iterdir() if re.fullmatch(r"out\d+", path.name))
-        return b"".join(path.read_bytes() for path in files)
-
-    def pieces(self, cpu: int) -> list[tuple[int, int]]:
-        """The length and the padding of each."""
-        text = Path(f"{self.output}{cpu}.pieces").read_text()
-        return [(int(length), int(padding)) for length, padding in map(str.split, text.splitlines())]
-
-    def check_asleep(self) -> None:
-        """Whoever spins, in here or by way of the server, uses all of the time."""
-        before = self._ticks()
-        assert self.ask("over 600") == "0"
-        assert self._ticks() - before < 0.2 * os.sysconf("SC_CLK_TCK")
-
-    def _ticks(self) -> int:
-        stats = [Path(f"/proc/{pid}/stat").read_text() for pid in (self.process.pid, self.server)]
-        return sum(int(ticks) for stat in stats for ticks in stat.rpartition(")")[2].split()[11:13])
-
-    def kill(self) -> None:
-        self.process.kill()
-        self.process.wait()
-
-    def finish(self) -> None:
-        self.process.communicate(timeout=DEADLINE_S)
-        assert self.process.returncode == 0
-
-
-Start = Callable[..., App]
-
-
-@pytest.fixture
-def open_app(mount: Mount, tmp_path: Path) -> Iterator[Start]:
-    apps: list[App] = []
-
-    def make(*options: str, output: str = "out", sanitize: str = PLAIN) -> App:
-        apps.append(App(mount, tmp_path / output, *options, sanitize=sanitize))
-        return apps[-1]
-
-    yield make
-    for app in apps:
-        if app.process.poll() is None:
-            app.kill()
-        assert app.process.stdin is not None
-        assert app.process.stdout is not None
-        app.process.stdin.close()
-        app.process.stdout.close()
 
 
 @pytest.fixture
