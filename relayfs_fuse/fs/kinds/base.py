@@ -151,7 +151,7 @@ class Stored(ABC, Generic[Memory]):
     closed: tuple[Callable[[], object], ...] = ()
     has_exact_size = True
     counts_holes = False
-    wakes_for_records = True
+    wakes_for_records = False
 
     def __init__(self, channel: StoredChannel, index: int, buffer: Memory) -> None:
         self.channel = channel
