@@ -90,7 +90,7 @@ def find_channel(what: str, mount: str | None, store: str | None) -> Channel | N
     channels = names_in(place, CHANNEL) if place is not None else channels_of_store(where, traces)
     lists = listed("traces", traces), listed("channels", list(channels))
     there_is = "; ".join(one for one in lists if one) or "there is none at all"
-    others = other_mounts(mount or store)
+    others = other_mounts(mount or store or (what if os.path.isabs(what) else None))
     raise RelayError(f"there is no trace {path} in {place or where}, and no such channel; {there_is}{others}")
 
 

@@ -42,13 +42,13 @@ def open_first(what: str, mount: str | None, open_it: Callable[[Root, str], Resu
         except OSError as error:
             if error.errno not in _NONE_THERE or not path:
                 raise
-    raise none_there(root, path, mount)
+    raise none_there(root, path, root.place if os.path.isabs(what) else mount)
 
 
 def none_there(root: Root, path: str, mount: str | None) -> RelayError:
     """Return the error that says that there is no channel of this path, and what there is.
 
-    mount: as for find_root()
+    mount: which the user has named; None: other mounts are named
     """
     what_it_is = explain.what_it_is(os.path.join(root.place, path))
     if what_it_is is not None:

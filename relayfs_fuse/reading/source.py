@@ -124,7 +124,7 @@ def find_mount(mount: str | None = None) -> str | None:
 def other_mounts(mount: str | None) -> str:
     """Return what is added to a message that something is not there, if the user has not said which mount is meant.
 
-    mount: as for find_mount()
+    mount: which the user has named; None: none
     """
     if mount is not None or os.environ.get("RELAYFS"):
         return ""

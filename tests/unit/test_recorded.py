@@ -13,6 +13,7 @@ from relayfs_fuse.errors import RelayError
 from relayfs_fuse.native import trace as native_trace
 from relayfs_fuse.native.merge import Export, Style
 from relayfs_fuse.tracefiles import ctf, recorded, thread_names
+from relayfs_fuse.tracefiles.hosts import Hosts
 from relayfs_fuse.tracefiles.merged import merge, thread_names_of, unread
 from relayfs_fuse.tracefiles.recorded import Clock, Recording, read_metadata
 
@@ -173,10 +174,10 @@ def test_a_stream_s_files_are_in_their_order(tmp_path, recording):
     assert names == {0: ["cpu0", "cpu0_1", "cpu0_2", "cpu0_10"], 11: ["cpu11"]}
 
 
-def test_a_stream_that_cannot_be_read_is_named(tmp_path, recording):
+def test_a_stream_that_cannot_be_read_is_named(tmp_path):
     for name in ("a", "b"):
         make(tmp_path / name, metadata(), "cpu0", "cpu1")
-    whole = recording(tmp_path)
+    whole = Hosts([str(tmp_path)])
     for spoilt, expected in ((False, None), (True, "b/cpu1 cannot be read: No such file or directory")):
         if spoilt:
             (tmp_path / "b/cpu1").unlink()

@@ -333,10 +333,9 @@ enum {
 	RELAY_HAS_DATA = 1,     /* at least one byte, the current sub-buffer included */
 	RELAY_HAS_FINISHED = 2, /* produced > consumed: poll's condition for delivery=bulk */
 	RELAY_IS_CLOSED = 4,
-	RELAY_IS_DAMAGED = 8, /* the memory is inconsistent */
-	RELAY_LOOK_AGAIN =
-	    16, /* so much must be skipped before the next byte that the result is not known yet: call again */
-	RELAY_IS_HELD = 32,      /* with RELAY_HAS_DATA: another thread or process is consuming, so a read would wait */
+	RELAY_IS_DAMAGED = 8,  /* the memory is inconsistent */
+	RELAY_LOOK_AGAIN = 16, /* so much must be skipped before the next byte that nothing is known yet: call again */
+	RELAY_IS_HELD = 32,    /* with RELAY_HAS_DATA: another thread or process is consuming, so a read would wait */
 	RELAY_HAS_DISCARDED = 64 /* of a ring: consumers skip the next record, which makes room */
 };
 int relay_buf_state(struct rchan_buf *buf);
@@ -345,8 +344,7 @@ int relay_buf_state(struct rchan_buf *buf);
  * whenever more becomes readable: the bytes written or, with delivery=bulk, the sub-buffers finished. -EBADMSG. */
 int relay_buf_ready(struct rchan_buf *buf, uint64_t *progress);
 
-/* Return 1 if the process that writes to a trace has ended its part in order, as by exit(3), which it notes in its buffer 0;
- * 0: it has not; it runs, was killed, or has called _exit(2). */
+/* Return 1 if the process that writes to a trace has ended its part in order, as by exit(3); 0: it has not. */
 int relay_buf_has_left(const struct rchan_buf *buf);
 
 /* After -EBADMSG or RELAY_IS_DAMAGED: the inconsistency, as "relay_subbuf[0].start_bytes is 9, more than 8"; "" if

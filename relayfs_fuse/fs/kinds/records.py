@@ -121,7 +121,6 @@ class StoredRecords(Stored[Memory]):
     readers: list[RecordHandle]
     has_exact_size = False
     counts_holes = True
-    is_ring = False
 
     def __init__(self, channel: StoredChannel, index: int, buffer: Memory) -> None:
         super().__init__(channel, index, buffer)
@@ -173,6 +172,11 @@ class StoredRecords(Stored[Memory]):
             if error.errno != errno.EMSGSIZE:
                 raise
         return None
+
+    @property
+    def ring_address(self) -> int:
+        """The address of the struct relay_ring that has the records; 0: the relay buffer has them."""
+        return 0
 
     def most(self, into: memoryview) -> int:
         """Return the most bytes that one read(2) gets, if they are copied there first."""
@@ -296,7 +300,7 @@ class RecordHandle(RelayHandle):
             source = tap.Source(address, stored.inode, overwrite=False)
             self._lane = at_once.Lane(self.number, source, stored.most(taking.area), stored.is_told)
             words = self._place.note(taking.notes)
-            self._lane.set_records(words, taking.words, taking.area, address if stored.is_ring else 0)
+            self._lane.set_records(words, taking.words, taking.area, stored.ring_address)
         else:
             self._lane.go_on()
 

@@ -34,7 +34,11 @@ class StoredRing(StoredRecords[RingMemory]):
     """A ring of a channel."""
 
     written_field = "producer_position"
-    is_ring = True
+
+    @property
+    def ring_address(self) -> int:
+        """The address of the ring."""
+        return self.buffer.address
 
     def _read(self, size: int, most: int, into: memoryview) -> bytes:
         """Consume and return whole framed records."""

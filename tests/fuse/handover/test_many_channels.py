@@ -55,8 +55,12 @@ def ask_next(mount: Mount, asked: dict[str, Callable[[], Any]]) -> dict[str, Any
 
 
 @pytest.fixture
-def many(mount: Mount) -> Mount:
-    """Give a mount with channels in `first`, more than are loaded before it answers, and in `last`."""
+def many(make_mount: Callable[..., Mount]) -> Mount:
+    """Give a mount with channels in `first`, more than are loaded before it answers, and in `last`.
+
+    Without a watchdog: its server is stopped until many requests wait, for which a busy machine may need long.
+    """
+    mount = make_mount("watchdog=0")
     mount.expect(DIED)
     for begin in range(0, MANY, BATCH):
         mount.command("".join(f"create first/{number} {OPTIONS}\n" for number in range(begin, begin + BATCH)))
