@@ -222,6 +222,14 @@ class Merge(library.Handle):
         """
         return int(lib.relay_merge_look_at_files(self._open))
 
+    def latest(self, process: int) -> int:
+        """Return the end of the latest packet of a process that look_at_files() has seen, ns since 1970; 0: none."""
+        return int(lib.relay_merge_latest(self._open, process))
+
+    def set_ahead(self, process: int, ahead: int) -> None:
+        """Put the events of a process into the order as if its clock showed so many ns less."""
+        library.check(lib.relay_merge_set_ahead(self._open, process, ahead))
+
     def explain(self, process: int, losses: Sequence[Loss]) -> None:
         """Tell why events were lost that are missing in the files of a process."""
         library.check(lib.relay_merge_explain(self._open, process, _losses(losses), len(losses)))

@@ -11,13 +11,14 @@ import os
 import time
 from collections import defaultdict, deque
 from contextlib import closing, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from relayfs_fuse.errors import RelayError
 from relayfs_fuse.native.library import Closing, closed_on_error
 from relayfs_fuse.native.merge import EVER, Merge, MergedProcess, Stretch
 from relayfs_fuse.reading.damage import reason
+from relayfs_fuse.reading.recordings import Followed, Recordings
 from relayfs_fuse.tracefiles import clock_pairs
 from relayfs_fuse.tracefiles.ctf import NS
 from relayfs_fuse.tracefiles.hosts import Hosts, is_received, pairs_in, recordings_in
@@ -31,26 +32,25 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from relayfs_fuse.reading.live import Wanted
-    from relayfs_fuse.tracefiles.clock_pairs import Pair
+    from relayfs_fuse.reading.recordings import FollowedRecording, Signature
     from relayfs_fuse.tracefiles.ctf import Declaration
     from relayfs_fuse.tracefiles.hosts import Place
-    from relayfs_fuse.tracefiles.recorded import Clock, Part
+    from relayfs_fuse.tracefiles.recorded import Part
 
 # New directories and files are looked for so often, and what was appended to known files so often; but neither takes
 # more than a _LOOK_SHAREth of the time.
 _SCAN_S = 0.5
 _LOOK_S = 0.05
 _LOOK_SHARE = 20
-_Signature = tuple[int, int, int]
 
 
-def _signature_of(directory: str) -> _Signature | None:
+def _signature_of(directory: str) -> Signature | None:
     """Return the signature of a part's metadata, which may be compressed."""
     path = os.path.join(directory, METADATA)
     return _signature(path) or _signature(path + COMPRESSED)
 
 
-def _signature(path: str) -> _Signature | None:
+def _signature(path: str) -> Signature | None:
     """Return what changes with a file; None: there is none that can be read."""
     with suppress(OSError):
         status = os.stat(path)
@@ -58,45 +58,11 @@ def _signature(path: str) -> _Signature | None:
     return None
 
 
-@dataclass
-class Followed:
-    """A part.
-
-    numbers: in the merge, of each stretch of its times; the last one has all later times
-    identity: of the process, as in packets
-    metadata: what the file was when it was read
-    n_declared: how many of its declarations the merge has
-    paths: of files that were found, or of copies of compressed ones, by their names as if they were not compressed
-    has_left: whether its directory was removed
-    """
-
-    part: Part
-    numbers: list[int]
-    identity: int
-    metadata: _Signature | None
-    n_declared: int
-    paths: dict[str, str] = field(default_factory=dict)
-    has_left: bool = False
-
-    @property
-    def until_ns(self) -> dict[str, int]:
-        """Up to when the causes of losses are known, by buffer."""
-        return {buffer: intervals[-1].until_ns for buffer, intervals in self.part.losses.items() if intervals}
-
-
-@dataclass
-class _Recording:
-    """A recording: what the file of its clocks was when it was read, and what it has; and the parts."""
-
-    clocks: _Signature | None = None
-    pairs: list[Pair] = field(default_factory=list)
-    parts: dict[str, Followed] = field(default_factory=dict)
-
-
 class _New(NamedTuple):
     place: Place
+    recording: FollowedRecording
     part: Part
-    metadata: _Signature | None
+    metadata: Signature | None
     names: list[str]
 
 
@@ -129,8 +95,7 @@ class Growing(Closing):
         self._said: set[str] = set()
         self._has_hosts = _has_hosts(directories)
         self._hosts: dict[str, tuple[HostClock, int]] = {}
-        self._recordings: dict[str, _Recording] = defaultdict(_Recording)
-        self._clocks: dict[object, Clock] = {}
+        self._recordings = Recordings()
         self._identities: dict[tuple[str, str], int] = {}
         self._late_names: set[str] = set()
         self._unbuffered: dict[tuple[str, str], int] = {}
@@ -149,6 +114,7 @@ class Growing(Closing):
         """Let go of all files."""
         self.merged.close()
         self._reader.close()
+        self._recordings.close()
 
     @property
     def has_shown_all(self) -> bool:
@@ -168,7 +134,7 @@ class Growing(Closing):
     def look(self) -> None:
         """Have the merge give out what has arrived, as far as it has waited for so long."""
         began_s = time.monotonic()
-        self._note(began_s, self.merged.look_at_files())
+        self._note(began_s, self._bounded(self.merged.look_at_files()))
         self._scan_if_due()
         for path, followed in self.followed.items():
             self._learn(path, followed)
@@ -202,6 +168,40 @@ class Growing(Closing):
         while self._latest and self._latest[0][0] <= now_s - self._delay_ns / NS:
             self._limit = max(self._limit, self._latest.popleft()[1])
 
+    def _bounded(self, latest: int) -> int:
+        """Return up to which time there are packets, and not more than this machine's clock shows.
+
+        If the clock of a machine, or of a recording, is ahead, its events would have those of all others shown at once.
+        If it is more than the delay, they are put into the order as if it had shown what this machine's did when they
+        arrived; otherwise they wait until this machine's clock shows their times.
+        """
+        now = time.time_ns()
+        for name, recordings in self._groups().items() if latest > now + self._delay_ns else ():
+            known = max(one.ahead for one in recordings)
+            ahead = max(self.merged.latest(number) for one in recordings for number in one.numbers) - now
+            if ahead > known + self._delay_ns:
+                known = ahead
+                self._say_once(
+                    f"the clock of {name}",
+                    f"{name}: its clock is {ahead / NS:.0f} s ahead of this machine's, so "
+                    "its events are shown among those that others have written when they arrive",
+                )
+            for one in recordings:
+                if one.ahead != known:
+                    one.ahead = known
+                    for number in one.numbers:
+                        self.merged.set_ahead(number, known)
+        return min(latest, now)
+
+    def _groups(self) -> dict[str, list[FollowedRecording]]:
+        """Return the recordings that have events of one clock, by the name of the machine, or of the recording."""
+        groups = defaultdict(list)
+        for one in self._recordings.all():
+            host = next((followed.part.host for followed in one.parts.values()), "")
+            if one.parts:
+                groups[host or one.path].append(one)
+        return groups
+
     # --- directories ---
 
     def _scan_if_due(self) -> None:
@@ -226,24 +226,42 @@ class Growing(Closing):
                 self._say_about(path, error)
 
         tops = set(map(os.path.abspath, self._directories))
-        for directory in self._directories:
-            for place in recordings_in(directory, fail):
-                there.update(self._scan_recording(place, new, fail))
-        for path in self.followed.keys() - there:
-            self.followed[path].has_left = not os.path.join(os.path.abspath(path), "").startswith(tuple(unread))
+        places = [place for directory in self._directories for place in recordings_in(directory, fail)]
+        found = self._recordings.find(places)
+        self._go_on_with_renamed(found)
+        for place, recording in found:
+            there.update(self._scan_recording(place, recording, new, fail))
+        for path, followed in self.followed.items():
+            is_unread = os.path.join(os.path.abspath(path), "").startswith(tuple(unread))
+            followed.has_left = path not in there and followed.is_missing and not is_unread
+            followed.is_missing = path not in there and not is_unread
         for one in sorted(new, key=lambda one: one.part.changed_ns, reverse=True):
-            self._clocks.setdefault(self._clock_key(one), one.part.clock)
+            one.recording.clocks.setdefault(clock_of(one.part.origin), one.part.clock)
         for one in new:
             self._follow(one)
         self._forget_removed()
 
-    def _scan_recording(self, place: Place, new: list[_New], fail: Callable[[OSError], None]) -> Iterator[str]:
+    def _go_on_with_renamed(self, found: Sequence[tuple[Place, FollowedRecording]]) -> None:
+        """Go on with the files of recordings that were renamed; two may have exchanged their names."""
+        moved: dict[str, Followed] = {}
+        for place, recording in found:
+            old, recording.path = recording.path, place.path
+            for path, followed in list(recording.parts.items()) if old != place.path else ():
+                del self.followed[path], recording.parts[path]
+                new = os.path.join(place.path, os.path.relpath(path, old)) if path != old else place.path
+                recording.parts[new] = moved[new] = followed
+                self._move_part(followed, new)
+        self.followed.update(moved)
+
+    def _scan_recording(
+        self, place: Place, recording: FollowedRecording, new: list[_New], fail: Callable[[OSError], None]
+    ) -> Iterator[str]:
         """Yield the directories of its parts; those that are not followed yet are added to `new`."""
         for path, names in part_places(place.path, fail):
             yield path
             followed = self.followed.get(path)
             if followed:
-                self._add_files(path, followed, names)
+                self._add_files(recording, followed, names)
                 continue
             metadata = _signature_of(path)
             try:
@@ -252,33 +270,31 @@ class Growing(Closing):
                 self._say_about(path, error)
                 continue
             if part:
-                new.append(_New(place, part, metadata, names))
-        recording = self._recordings[place.path]
+                new.append(_New(place, recording, part, metadata, names))
         clocks = _signature(os.path.join(place.path, clock_pairs.FILE))
-        if clocks != recording.clocks:
-            recording.clocks = clocks
+        if clocks != recording.signature:
+            recording.signature = clocks
             try:
                 recording.pairs = pairs_in(place.path)
             except (RelayError, OSError) as error:
                 self._say_about(os.path.join(place.path, clock_pairs.FILE), error)
             self._map_clocks(recording)
 
-    def _clock_key(self, one: _New) -> object:
-        return one.place.path, clock_of(one.part.origin)
-
     def _follow(self, new: _New) -> None:
-        part = replace(new.part, clock=self._clocks[self._clock_key(new)], stretches=self._default, streams={})
+        recording, clock = new.recording, new.recording.clocks[clock_of(new.part.origin)]
+        part = replace(new.part, clock=clock, stretches=self._default, streams={})
         host = 0
         if self._has_hosts:
-            clock, host = self._host(new)
-            pairs = self._recordings[new.place.path].pairs
-            part = replace(part, host_clock=clock, stretches=tuple(stretches_of(part, pairs)))
+            host_clock, host = self._host(new)
+            part = replace(part, host_clock=host_clock, stretches=tuple(stretches_of(part, recording.pairs)))
         identity = self._identities.setdefault((part.host, part.origin.line), len(self._identities))
         process = replace(process_of(part, identity, self._patterns), host=host)
         numbers = add_part(self.merged, part, process, losses_of(part.losses))
         followed = Followed(part, numbers, identity, new.metadata, len(part.declarations))
-        self.followed[part.path] = self._recordings[new.place.path].parts[part.path] = followed
-        self._add_files(part.path, followed, new.names)
+        self.followed[part.path] = recording.parts[part.path] = followed
+        for number in numbers:
+            self.merged.set_ahead(number, recording.ahead)
+        self._add_files(recording, followed, new.names)
         self._add_unbuffered(followed, host)
 
     def _host(self, new: _New) -> tuple[HostClock, int]:
@@ -286,12 +302,13 @@ class Growing(Closing):
         name = new.place.host or new.part.hostname
         if name not in self._hosts:
             clock = HostClock(name)
-            clock.add(new.part, self._recordings[new.place.path].pairs)
+            clock.add(new.part, new.recording.pairs)
             self._hosts[name] = clock, add_host(self.merged, clock)
         return self._hosts[name]
 
-    def _add_files(self, path: str, followed: Followed, names: Sequence[str]) -> None:
+    def _add_files(self, recording: FollowedRecording, followed: Followed, names: Sequence[str]) -> None:
         """Add files that have appeared since the part was found, and find those that were removed or compressed."""
+        path = followed.part.path
         there = {plain_name(name): name for name in names if stream_of(plain_name(name))}
         for name in self._in_order(path, followed, [name for name in there if name not in followed.paths]):
             with suppress(FileNotFoundError):  # it was removed, or is being compressed: the next scan sees
@@ -303,7 +320,7 @@ class Growing(Closing):
         for name, known in list(followed.paths.items()):
             # A listing may miss a file that is being replaced.
             if there.get(name) != name and known == os.path.join(path, name) and not os.path.exists(known):
-                self._move_file(followed, name)
+                self._replace_file(recording, followed, name)
 
     def _in_order(self, path: str, followed: Followed, new: Sequence[str]) -> Iterator[str]:
         """Yield those of the new files behind which none of an earlier number may appear; the caller adds them.
@@ -318,17 +335,39 @@ class Growing(Closing):
             else:
                 self._late_names.add(full)
 
-    def _move_file(self, followed: Followed, name: str) -> None:
+    def _replace_file(self, recording: FollowedRecording, followed: Followed, name: str) -> None:
         """Have the merge read the rest of a file that is gone from the compressed one, or do without it."""
-        known, cpu = followed.paths.pop(name), _cpu_of(name)
-        needing = [number for number in followed.numbers if self.merged.needs_file(number, cpu, known)]
-        readable = None
+        compressed = followed.paths[name] + COMPRESSED
+        readable = found = None
         with suppress(FileNotFoundError):
-            os.stat(known + COMPRESSED)
-            followed.paths[name] = known + COMPRESSED
-            readable = self._readable(known + COMPRESSED) if needing else None
-        for number in needing:
-            self.merged.move_file(number, cpu, known, readable)
+            os.stat(compressed)
+            readable = self._readable(compressed) if self._needing(followed, name) else None
+            found = readable or compressed
+        if not recording.is_there:
+            return  # it was renamed meanwhile, so the next scan finds the file where it is now
+        self._move_file(followed, name, readable)
+        del followed.paths[name]
+        if found:
+            followed.paths[name] = found
+
+    def _move_part(self, followed: Followed, path: str) -> None:
+        """Have the merge read the rest of the files of a part that was renamed."""
+        for name, known in followed.paths.items():
+            file = os.path.basename(known)
+            if known == os.path.join(followed.part.path, file):  # the others are copies
+                self._move_file(followed, name, os.path.join(path, file))
+                followed.paths[name] = os.path.join(path, file)
+        followed.part = replace(followed.part, path=path)
+
+    def _move_file(self, followed: Followed, name: str, to: str | None) -> None:
+        """Have the merge read the rest of a file from another path; None: do without it."""
+        for number in self._needing(followed, name):
+            self.merged.move_file(number, _cpu_of(name), followed.paths[name], to)
+
+    def _needing(self, followed: Followed, name: str) -> list[int]:
+        """Return those of a part's numbers in the merge that have not read all of a file."""
+        path, cpu = followed.paths[name], _cpu_of(name)
+        return [number for number in followed.numbers if self.merged.needs_file(number, cpu, path)]
 
     def _readable(self, path: str) -> str | None:
         """Return a file's path, or that of a copy which is not compressed; None: it cannot be read, which is said."""
@@ -351,12 +390,12 @@ class Growing(Closing):
                 for number in followed.numbers:
                     self.merged.remove(number)
                 del self.followed[path]
-                for recording in self._recordings.values():
+                for recording in self._recordings.all():
                     recording.parts.pop(path, None)
 
     # --- what was appended ---
 
-    def _map_clocks(self, recording: _Recording) -> None:
+    def _map_clocks(self, recording: FollowedRecording) -> None:
         """Map times by later notes of the clocks.
 
         Only what is read from now on is mapped anew: after the clock was set, also what was written shortly before.

@@ -129,14 +129,24 @@ int relay_merge_follow_files(struct relay_merge *merge, int process, uint32_t cp
 /* Return whether a file that is followed may have events that were not read yet. path: as the merge has it */
 bool relay_merge_needs_file(const struct relay_merge *merge, int process, uint32_t cpu, const char *path);
 
-/* Read the rest of such a file from `to`, which has the same bytes, as the copy of a file that was compressed. NULL: it
- * was removed, so leave it out. 0; -ENOMEM; -EINVAL: relay_merge_needs_file() is false. */
+/* Read the rest of such a file from `to`, which has the same bytes: the file was renamed, or compressed, and `to` is a
+ * copy. NULL: it was removed, so leave it out. 0; -ENOMEM; -EINVAL: relay_merge_needs_file() is false. */
 int relay_merge_move_file(struct relay_merge *merge, int process, uint32_t cpu, const char *path, const char *to);
 
-/* Look what was appended to those files, so that it can be output. Return the end of the latest packet there; 0: there
- * is none. The streams of files that are read up to their ends do not keep others back; what comes late is output at
- * once. So call relay_merge_limit() with a time that this function has returned some time before. */
+/* Look what was appended to those files, so that it can be output. Return the end of the latest packet there, less what
+ * relay_merge_set_ahead() says of its process; 0: there is none. The streams of files that are read up to their ends do
+ * not keep others back; what comes late is output at once. So call relay_merge_limit() with a time that this function
+ * has returned some time before. */
 uint64_t relay_merge_look_at_files(struct relay_merge *merge);
+
+/* The end of the latest packet of a process that relay_merge_look_at_files() has seen; 0: it has seen none, or there is
+ * no such process. */
+uint64_t relay_merge_latest(const struct relay_merge *merge, int process);
+
+/* The clock of a process is `ahead` ns ahead of the others': its events are put into the order, and compared with the
+ * limit, as if their times were so much earlier. They are output with the times that they have. 0; -EINVAL: there is no
+ * such process. */
+int relay_merge_set_ahead(struct relay_merge *merge, int process, uint64_t ahead);
 
 /* Why events were lost. */
 enum relay_loss_cause {
@@ -252,7 +262,7 @@ struct relay_merge_stats {
 	uint64_t lost;    /* events that programs lost */
 	uint64_t late;    /* of `events`, those older than one that was output before them */
 	uint64_t damaged; /* packets with bytes that are no valid events; the events before these bytes were output */
-	uint64_t time;    /* the latest of an event or loss that was output */
+	uint64_t time;    /* the latest of an event or loss that was output, as relay_merge_set_ahead() orders them */
 	int32_t error;    /* the first negative errno with which a stream ended early; 0: none */
 	uint32_t unused;
 	uint64_t n_at_time; /* of `events`, those of the time `time` */

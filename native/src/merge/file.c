@@ -73,10 +73,11 @@ static bool may_grow(const struct file_source *file)
 	return file->source.has_grown && !file->source.is_finished;
 }
 
-/* Return the path of the current file. NULL: it was removed, or no file was begun. */
+/* Return the path of the current file. NULL: all of it was read, so another file may have this path by now; or it was
+ * removed; or no file was begun. */
 static const char *current(const struct file_source *file)
 {
-	return file->n_read ? file->paths[file->n_read - 1] : NULL;
+	return file->n_read && !file->is_complete ? file->paths[file->n_read - 1] : NULL;
 }
 
 /* Open the current file. -EAGAIN: its recorder has a lease of it (fcntl(2)), because it completes the file. */
@@ -124,6 +125,7 @@ static void unmap_file(struct file_source *file)
 static bool is_head(const struct relay_packet *head, uint64_t left)
 {
 	return head->magic == RELAY_PACKET_MAGIC && head->content_size / 8 >= sizeof(*head) &&
+	       head->content_size / 8 <= sizeof(*head) + RELAY_SUBBUF_SIZE_MAX &&
 	       head->content_size <= head->packet_size && head->packet_size / 8 <= left;
 }
 
@@ -194,7 +196,7 @@ static bool may_go_on(const struct file_source *file)
 	struct relay_packet first;
 	if (file->n_read == file->n_paths)
 		return false;
-	if (!current(file) || !file->source.has_grown || file->source.is_finished || file->is_complete)
+	if (!current(file) || !file->source.has_grown || file->source.is_finished)
 		return true;
 	const char *const next = file->paths[file->n_read];
 	return next && read_head(next, 0, &first) && first.packet_seq_num == file->number;
@@ -328,7 +330,7 @@ static struct file_source *needed(const struct relay_merge *merge, int process, 
 	if (!source || source->has_grown != has_grown)
 		return NULL;
 	struct file_source *file = (struct file_source *)source;
-	for (*i = file->n_read && !file->is_complete ? file->n_read - 1 : file->n_read; *i < file->n_paths; ++*i)
+	for (*i = current(file) ? file->n_read - 1 : file->n_read; *i < file->n_paths; ++*i)
 		if (file->paths[*i] && strcmp(file->paths[*i], path) == 0)
 			return file;
 	return NULL;
@@ -352,4 +354,10 @@ int relay_merge_move_file(struct relay_merge *merge, int process, uint32_t cpu, 
 	free(file->paths[i]);
 	file->paths[i] = copy;
 	return 0;
+}
+
+uint64_t relay_merge_latest(const struct relay_merge *merge, int process)
+{
+	const struct relay_traced *traced = relay_merge_process(merge, process);
+	return traced ? traced->latest : 0;
 }

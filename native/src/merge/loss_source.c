@@ -58,3 +58,9 @@ int relay_merge_add_lost(struct relay_merge *merge, int process, const struct re
 	*source = (struct loss_source){.source = {.next = next_packet, .close = close_losses}, .at = at, .n = n};
 	return relay_merge_add_source(merge, process, RELAY_NO_CPU, &source->source, 0);
 }
+
+int relay_merge_explain(struct relay_merge *merge, int process, const struct relay_loss *losses, size_t n)
+{
+	struct relay_traced *traced = relay_merge_process(merge, process);
+	return traced ? relay_traced_explain(traced, losses, n) : -EINVAL;
+}

@@ -8,10 +8,10 @@
  *                   node 1:  5 (1)                    next event   7  5  3  9
  *             node 2:  7 (0)   node 3:  9 (3)
  *
- * The key that is compared is time << 64 | is_event << 32 | number of the stream. The time in the key of an empty stream is
- * its watermark. Such a key is less than those of events with this time, because the stream may still get an event with
- * this time. When an empty stream wins, it is advanced. If it is still empty and wins again, no event of another stream can
- * be returned either.
+ * The key that is compared is time << 64 | is_event << 32 | number of the stream. The time is that of
+ * relay_traced_order(); in the key of an empty stream it is that of its watermark. Such a key is less than those of
+ * events with this time, because the stream may still get an event with this time. When an empty stream wins, it is
+ * advanced. If it is still empty and wins again, no event of another stream can be returned either.
  */
 #define _GNU_SOURCE
 #include "merge/merge.h"
@@ -176,21 +176,7 @@ int relay_merge_add_process(struct relay_merge *merge, const struct relay_merge_
 	return (int)number;
 }
 
-int relay_merge_name_thread(struct relay_merge *merge, int process, uint32_t pid, uint32_t tid, const char *name)
-{
-	if (!relay_merge_process(merge, process))
-		return -EINVAL;
-	return relay_traced_name_thread(merge->processes[process], pid, tid, name);
-}
-
-int relay_merge_explain(struct relay_merge *merge, int process, const struct relay_loss *losses, size_t n)
-{
-	if (!relay_merge_process(merge, process))
-		return -EINVAL;
-	return relay_traced_explain(merge->processes[process], losses, n);
-}
-
-const struct relay_traced *relay_merge_process(const struct relay_merge *merge, int process)
+struct relay_traced *relay_merge_process(const struct relay_merge *merge, int process)
 {
 	return process >= 0 && (uint32_t)process < merge->n_processes ? merge->processes[process] : NULL;
 }
@@ -201,7 +187,7 @@ static merge_key key_of(const struct relay_stream *stream)
 	if (stream->state == RELAY_STREAM_ENDED)
 		return ENDED;
 	order |= stream->state == RELAY_STREAM_EVENT ? IS_EVENT : 0;
-	return (merge_key)stream->event.time << 64 | order;
+	return (merge_key)relay_traced_order(stream->traced, stream->event.time) << 64 | order;
 }
 
 static int make_tree(struct relay_merge *merge)
@@ -216,7 +202,7 @@ static int make_tree(struct relay_merge *merge)
 int relay_merge_add_source(struct relay_merge *merge, int process, uint32_t cpu, struct relay_source *source,
                            uint64_t watermark)
 {
-	const struct relay_traced *traced = relay_merge_process(merge, process);
+	struct relay_traced *traced = relay_merge_process(merge, process);
 	struct relay_stream *stream = calloc(1, sizeof(*stream));
 	struct relay_stream **streams = with_room(merge->streams, merge->n_streams);
 	merge->streams = streams ? streams : merge->streams;
@@ -360,17 +346,31 @@ uint64_t relay_merge_look_at_files(struct relay_merge *merge)
 		struct relay_stream *stream = merge->streams[i];
 		struct relay_source *source = stream->source;
 		uint64_t ticks = 0;
-		const bool is_behind = stream->event.time <= merge->limit && stream->event.time != UINT64_MAX;
+		const uint64_t next = relay_traced_order(stream->traced, stream->event.time);
+		const bool is_behind = next <= merge->limit && next != UINT64_MAX;
 		if (!source->has_grown || stream->state == RELAY_STREAM_ENDED || is_behind)
 			continue;
 		const bool has_grown = source->has_grown(source, &ticks);
 		stream->n_looks += stream->is_waiting;
 		if ((has_grown || stream->is_waiting) && stream->state == RELAY_STREAM_EMPTY)
 			ask(merge, stream);
-		const uint64_t time = ticks ? relay_traced_time(stream->traced, ticks) : 0;
-		latest = time > latest ? time : latest;
+		struct relay_traced *traced = stream->traced;
+		const uint64_t time = ticks ? relay_traced_time(traced, ticks) : 0;
+		traced->latest = time > traced->latest ? time : traced->latest;
+		const uint64_t order = relay_traced_order(traced, time);
+		latest = order > latest ? order : latest;
 	}
 	return latest;
+}
+
+int relay_merge_set_ahead(struct relay_merge *merge, int process, uint64_t ahead)
+{
+	struct relay_traced *traced = relay_merge_process(merge, process);
+	if (!traced)
+		return -EINVAL;
+	traced->ahead = ahead;
+	merge->is_built = false;
+	return 0;
 }
 
 void relay_merge_skip(struct relay_merge *merge, uint64_t time, uint64_t n)

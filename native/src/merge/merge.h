@@ -18,7 +18,7 @@ struct relay_source *relay_merge_source(const struct relay_merge *merge, int pro
 bool relay_merge_takes_no_buffers(struct relay_merge *merge);
 
 /* Return a process by its number. NULL: there is no such process. */
-const struct relay_traced *relay_merge_process(const struct relay_merge *merge, int process);
+struct relay_traced *relay_merge_process(const struct relay_merge *merge, int process);
 
 /*
  * Return the next event, valid until the next call. Of events with the same time, that of the stream that was added first

@@ -79,6 +79,7 @@ struct relay_traced {
 	uint32_t clock;   /* enum relay_timestamp; 0: all its streams are files */
 	uint32_t longest; /* the most bytes of an event that is copied from a buffer */
 	bool is_past;
+	uint64_t ahead, latest;        /* see relay_merge_set_ahead(), relay_merge_latest() */
 	const struct relay_host *host; /* NULL: there is only one */
 	struct relay_clock_map *map;   /* NULL: times are those of the process's clock */
 };
@@ -98,6 +99,12 @@ const char *relay_traced_thread_name(const struct relay_traced *traced, uint32_t
 uint64_t relay_traced_own_time(const struct relay_traced *traced, uint64_t ticks);
 uint64_t relay_traced_time(const struct relay_traced *traced, uint64_t ticks);
 
+/* Return the time that puts an event into the order of all; see relay_merge_set_ahead(). */
+static inline uint64_t relay_traced_order(const struct relay_traced *traced, uint64_t time)
+{
+	return time == UINT64_MAX ? time : time - (time < traced->ahead ? time : traced->ahead);
+}
+
 struct relay_stream;
 
 /* An event; or, if `lost` is not 0, a loss: so many events were lost between the times `since` and `time`. Valid until
@@ -116,7 +123,7 @@ struct relay_event {
 enum relay_stream_state { RELAY_STREAM_EVENT, RELAY_STREAM_EMPTY, RELAY_STREAM_ENDED };
 
 struct relay_stream {
-	const struct relay_traced *traced;
+	struct relay_traced *traced;
 	uint32_t cpu, number;
 	struct relay_source *source;
 	struct relay_event_cursor cursor;
@@ -144,13 +151,14 @@ void relay_stream_advance(struct relay_stream *stream);
 /* Count an event or loss that the merge outputs now, and set is_late. Inline, because it is done for each of many. */
 static inline void relay_event_count(struct relay_event *event, struct relay_merge_stats *stats)
 {
-	const bool is_event = !event->lost, is_later = event->time > stats->time;
+	const uint64_t time = relay_traced_order(event->stream->traced, event->time);
+	const bool is_event = !event->lost, is_later = time > stats->time;
 	stats->lost += event->lost;
 	stats->events += is_event;
-	event->is_late = event->time < stats->time && is_event;
+	event->is_late = time < stats->time && is_event;
 	stats->late += event->is_late;
-	stats->n_at_time = (is_later ? 0 : stats->n_at_time) + (event->time >= stats->time && is_event);
-	stats->time = is_later ? event->time : stats->time;
+	stats->n_at_time = (is_later ? 0 : stats->n_at_time) + (time >= stats->time && is_event);
+	stats->time = is_later ? time : stats->time;
 }
 
 /* Return the number of the process, or of the thread, that has written the event; 0: the event does not have it. */

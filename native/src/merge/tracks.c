@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include "merge/tracks.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -327,4 +328,10 @@ struct relay_mark relay_mark_of(struct relay_tracks *tracks, const struct relay_
 	else
 		mark.track = named_track(tracks, event, RELAY_TRACK_NAMED, &roles.track, &roles.scope);
 	return mark;
+}
+
+int relay_merge_name_thread(struct relay_merge *merge, int process, uint32_t pid, uint32_t tid, const char *name)
+{
+	struct relay_traced *traced = relay_merge_process(merge, process);
+	return traced ? relay_traced_name_thread(traced, pid, tid, name) : -EINVAL;
 }

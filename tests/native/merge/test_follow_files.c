@@ -7,6 +7,7 @@
 #include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -101,6 +102,86 @@ TEST(what_is_appended_is_given_out_once)
 	relay_merge_finish(merge, 0);
 	CHECK_TEXT(given_times(merge), "");
 	CHECK(relay_merge_is_ended(merge));
+}
+
+TEST(a_clock_that_is_ahead_does_not_decide_what_is_given_out)
+{
+	AUTOPTR(relay_merge) merge = merge_of(0, EVER);
+	const struct relay_merge_process process = a_process(one_u32());
+	struct growing a = begin_file("cpu0", 0), b = begin_file("cpu1", 0);
+
+	CHECK_EQ(relay_merge_add_process(merge, &process), 1);
+	relay_merge_limit(merge, 5);
+	grow(&a, packet_of(0, 0, TIMES(10, 30)));
+	grow(&b, packet_of(0, 0, TIMES(1020, 1040)));
+	follow(merge, 0, &a);
+	CHECK_EQ(relay_merge_follow_files(merge, 1, 1, (const char *[]){b.path}, 1), 0);
+	CHECK_EQ(relay_merge_look_at_files(merge), 0); /* the merge opens them at its next turn */
+	CHECK_TEXT(given_times(merge), "");
+	CHECK_EQ(relay_merge_look_at_files(merge), 1040);
+	CHECK_EQ(relay_merge_latest(merge, 0), 30);
+	CHECK_EQ(relay_merge_latest(merge, 1), 1040);
+	CHECK_EQ(relay_merge_set_ahead(merge, 1, 1000), 0);
+	CHECK_EQ(relay_merge_look_at_files(merge), 40);
+	CHECK_TEXT(given_times(merge), "");
+	relay_merge_limit(merge, 25);
+	CHECK_TEXT(given_times(merge), "a10 b1020");
+	relay_merge_limit(merge, 40);
+	CHECK_TEXT(given_times(merge), "a30 b1040");
+	CHECK_FIELDS(stats(merge), (events, 4), (late, 0), (time, 40));
+	CHECK_EQ(relay_merge_set_ahead(merge, 2, 1), -EINVAL);
+	CHECK_EQ(relay_merge_latest(merge, 2), 0);
+}
+
+/* Have the merge, and the test, find a file at another path. */
+static void move(struct relay_merge *merge, struct growing *file, const char *name)
+{
+	const struct growing moved = begin_file(name, file->number);
+	CHECK_EQ(relay_merge_move_file(merge, 0, 0, file->path, moved.path), 0);
+	memcpy(file->path, moved.path, sizeof(file->path));
+}
+
+TEST(a_directory_that_is_renamed_is_followed_under_its_new_name)
+{
+	AUTOPTR(relay_merge) merge = merge_of(0, EVER);
+	char old[4096], new[4096];
+	snprintf(old, sizeof(old), "%s/old", scratch);
+	snprintf(new, sizeof(new), "%s/new", scratch);
+	CHECK_EQ(mkdir(old, 0700), 0);
+	struct growing a = begin_file("old/cpu0", 0), next = begin_file("old/cpu0_1", 2);
+
+	grow(&a, packet_of(0, 0, TIMES(10)));
+	grow(&next, packet_of(0, 0, TIMES(30)));
+	follow(merge, 0, &a);
+	follow(merge, 0, &next);
+	CHECK_TEXT(given_times(merge), "a10");
+	CHECK_EQ(rename(old, new), 0);
+	/* Until it is known where they are, none was removed. */
+	CHECK_EQ(relay_merge_look_at_files(merge), 10);
+	CHECK_TEXT(given_times(merge), "");
+	move(merge, &a, "new/cpu0");
+	move(merge, &next, "new/cpu0_1");
+	grow(&a, packet_of(0, 0, TIMES(20)));
+	complete(&a);
+	relay_merge_look_at_files(merge);
+	CHECK_TEXT(given_times(merge), "a20 a30");
+}
+
+TEST(another_file_with_the_path_of_one_that_was_read_to_its_end_is_not_read)
+{
+	AUTOPTR(relay_merge) merge = merge_of(0, EVER);
+	struct growing a = begin_file("cpu0", 0);
+
+	grow(&a, packet_of(0, 0, TIMES(10)));
+	complete(&a);
+	follow(merge, 0, &a);
+	CHECK_TEXT(given_times(merge), "a10");
+	CHECK(!relay_merge_needs_file(merge, 0, 0, a.path));
+	CHECK_EQ(unlink(a.path), 0);
+	a.at += sizeof(struct relay_packet);
+	grow(&a, packet_of(0, 0, TIMES(20)));
+	CHECK_EQ(relay_merge_look_at_files(merge), 10);
+	CHECK_TEXT(given_times(merge), "");
 }
 
 TEST(a_stream_of_files_that_do_not_grow_is_not_continued)
