@@ -35,6 +35,7 @@ class View:
             env={**os.environ, **environment},
         )  # fmt: skip
         self.lines: list[str] = []
+        self._objects: list[dict] = []
         self.came: list[float] = []
         self._thread = threading.Thread(target=self._listen, daemon=True)
         self._thread.start()
@@ -48,8 +49,9 @@ class View:
             self.lines.append(line.decode())
 
     def objects(self) -> list[dict]:
-        """What was written with --json."""
-        return [json.loads(line) for line in list(self.lines)]
+        """What was written with --json; asked again and again, of perhaps a million lines."""
+        self._objects += map(json.loads, self.lines[len(self._objects) :])
+        return list(self._objects)
 
     def events(self) -> list[dict]:
         """The same without losses."""
