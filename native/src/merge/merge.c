@@ -369,7 +369,7 @@ int relay_merge_set_ahead(struct relay_merge *merge, int process, uint64_t ahead
 	if (!traced)
 		return -EINVAL;
 	traced->ahead = ahead;
-	merge->is_built = false;
+	merge->is_built = merge->n_streams == 0;
 	return 0;
 }
 

@@ -217,6 +217,14 @@ TEST(a_limit_holds_events_back_and_later_packets_are_seen_meanwhile)
 	CHECK_EQ(stats(merge).late, 0);
 }
 
+TEST(a_clock_may_be_ahead_before_there_is_a_stream)
+{
+	AUTOPTR(relay_merge) merge = merge_of(0, EVER);
+
+	CHECK_EQ(relay_merge_set_ahead(merge, 0, 10), 0);
+	CHECK_TEXT(given_times(merge), "");
+}
+
 TEST(the_packet_that_the_merge_is_reading_counts_as_seen)
 {
 	AUTOPTR(relay_merge) merge = merge_of(0, EVER);
