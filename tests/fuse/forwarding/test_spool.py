@@ -21,6 +21,7 @@ from relayfs_fuse.record.full import Limit, OutputFullError, size_of
 from relayfs_fuse.record.output import DirectoryOutput
 from relayfs_fuse.record.recorder import Options as RecorderOptions
 from relayfs_fuse.record.recorder import Recorder
+from relayfs_fuse.tracefiles.recorder_lock import holder
 
 HOST = "a"
 MAX = 128 << 10
@@ -167,6 +168,7 @@ def test_whenever_it_is_killed_each_event_arrives_once(nats, store, run, tmp_pat
             wait_until(lambda before=before: len(nats.subjects()) > len(before), "messages")
             process.kill()
             process.wait(DEADLINE_S)
+        wait_until(lambda: holder(str(app.directory.parent)) is None, "its recorder has ended, too")
     app.flush()
     forward("t", nats, *live(store, spool))
     receive(into, nats)
