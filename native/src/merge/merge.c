@@ -36,7 +36,7 @@ struct relay_merge {
 	uint32_t n_processes, n_streams, n_hosts;
 	merge_key *tree; /* n_streams nodes, the first of which is not used */
 	merge_key winner;
-	bool is_built;             /* the tree, since the last stream was added */
+	bool is_built;             /* the tree, since streams or their order have changed last */
 	struct relay_stream *last; /* whose event was given out by the last call */
 	uint64_t round; /* ends when relay_merge_next() returns NULL; in a round, each empty stream is advanced once */
 	uint64_t since, until, limit;
@@ -190,13 +190,10 @@ static merge_key key_of(const struct relay_stream *stream)
 	return (merge_key)relay_traced_order(stream->traced, stream->event.time) << 64 | order;
 }
 
-static int make_tree(struct relay_merge *merge)
+/* Streams, or their order, have changed: the tree is to be built again, unless there are none. */
+static void note_change(struct relay_merge *merge)
 {
-	merge_key *tree = reallocarray(merge->tree, (size_t)merge->n_streams + 1, sizeof(*tree));
-	if (!tree)
-		return -ENOMEM;
-	merge->tree = tree;
-	return 0;
+	merge->is_built = merge->n_streams == 0;
 }
 
 int relay_merge_add_source(struct relay_merge *merge, int process, uint32_t cpu, struct relay_source *source,
@@ -205,9 +202,11 @@ int relay_merge_add_source(struct relay_merge *merge, int process, uint32_t cpu,
 	struct relay_traced *traced = relay_merge_process(merge, process);
 	struct relay_stream *stream = calloc(1, sizeof(*stream));
 	struct relay_stream **streams = with_room(merge->streams, merge->n_streams);
+	merge_key *tree = reallocarray(merge->tree, (size_t)merge->n_streams + 1, sizeof(*tree));
 	merge->streams = streams ? streams : merge->streams;
+	merge->tree = tree ? tree : merge->tree;
 	bool is_refused = !traced || (source->look && merge->takes_no_buffers);
-	int err = is_refused ? -EINVAL : stream && streams ? make_tree(merge) : -ENOMEM;
+	int err = is_refused ? -EINVAL : stream && streams && tree ? 0 : -ENOMEM;
 	if (err) {
 		source->close(source);
 		free(stream);
@@ -225,7 +224,7 @@ int relay_merge_add_source(struct relay_merge *merge, int process, uint32_t cpu,
 	                                .stats = &merge->stats};
 	stream->event.time = relay_traced_time(stream->traced, watermark);
 	merge->streams[merge->n_streams++] = stream;
-	merge->is_built = false;
+	note_change(merge);
 	return 0;
 }
 
@@ -336,7 +335,7 @@ uint64_t relay_merge_look(struct relay_merge *merge, bool consumes)
 static void ask(struct relay_merge *merge, struct relay_stream *stream)
 {
 	stream->event.time = 0;
-	merge->is_built = false;
+	note_change(merge);
 }
 
 uint64_t relay_merge_look_at_files(struct relay_merge *merge)
@@ -369,7 +368,7 @@ int relay_merge_set_ahead(struct relay_merge *merge, int process, uint64_t ahead
 	if (!traced)
 		return -EINVAL;
 	traced->ahead = ahead;
-	merge->is_built = merge->n_streams == 0;
+	note_change(merge);
 	return 0;
 }
 
@@ -477,7 +476,7 @@ int relay_merge_remove(struct relay_merge *merge, int process)
 	}
 	merge->n_streams = n;
 	merge->winner = ENDED;
-	merge->is_built = n == 0;
+	note_change(merge);
 	free_process(traced);
 	merge->processes[process] = NULL;
 	return 0;
