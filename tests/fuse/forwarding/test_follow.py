@@ -2,8 +2,9 @@
 
 import json
 import signal
+import subprocess
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
@@ -161,6 +162,17 @@ def test_a_recording_is_followed_through_its_numbered_directories(store, run, ou
 
 
 @contextmanager
+def recorded_app(store, run, out: Path, n: int, *more: object) -> Iterator[tuple[Program, subprocess.Popen[str]]]:
+    """Record a program that has written n events, which are in its file cpu0."""
+    app = run(store.create("t", n_subbufs=64), "app")
+    with recording("t", "--store", store.path, "-o", out, *more) as recorder:
+        app.write_patiently(n)
+        app.flush()
+        wait_until(lambda: list(out.rglob("cpu0")), "the first packet")
+        yield app, recorder
+
+
+@contextmanager
 def stopped(view: View) -> Iterator[None]:
     """Stop relayctl view, as a terminal does that takes no more."""
     view.process.send_signal(signal.SIGSTOP)
@@ -183,12 +195,7 @@ def shown_names(view: View) -> list[tuple[str, int]]:
 
 def test_what_a_recorder_compresses_before_it_was_read_is_shown(store, run, out):
     """Also files that follow the one which was read, and events that only the last metadata declare."""
-    trace = store.create("t", n_subbufs=64)
-    app = run(trace, "app")
-    with recording("t", "--store", store.path, "-o", out, "--compress") as recorder:
-        app.write_patiently(500)
-        app.flush()
-        wait_until(lambda: list(out.rglob("cpu0")), "the first packet")
+    with recorded_app(store, run, out, 500, "--compress") as (app, recorder):
         with viewing(out, "--follow", "--json", "--delay", 1) as view:
             view.wait_for(lambda: len(view.events()) == 500)
             with stopped(view):
@@ -205,35 +212,39 @@ def test_what_a_recorder_compresses_before_it_was_read_is_shown(store, run, out)
 
 
 def test_a_view_goes_on_behind_files_that_were_removed_before_it_read_them(store, run, out):
-    trace = store.create("t", n_subbufs=64)
-    app = run(trace, "app")
-    with recording("t", "--store", store.path, "-o", out) as recorder:
-        app.write_patiently(100)
-        app.flush()
-        wait_until(lambda: list(out.rglob("cpu0")), "the first packet")
-        with viewing(out, "--follow", "--json", "--delay", 1) as view:
-            view.wait_for(lambda: len(view.events()) == 100)
-            with stopped(view):
-                begin_files(app, out)
-                app.end()
-                finish(recorder)
-                for path in (*out.rglob("cpu0"), *out.rglob("cpu0_1")):
-                    path.unlink()
-            view.wait_for(lambda: len(view.events()) >= 200)
-            view.finish()
+    with (
+        recorded_app(store, run, out, 100) as (app, recorder),
+        viewing(out, "--follow", "--json", "--delay", 1) as view,
+    ):
+        view.wait_for(lambda: len(view.events()) == 100)
+        with stopped(view):
+            begin_files(app, out)
+            app.end()
+            finish(recorder)
+            for path in (*out.rglob("cpu0"), *out.rglob("cpu0_1")):
+                path.unlink()
+        view.wait_for(lambda: len(view.events()) >= 200)
+        view.finish()
     assert shown_names(view) == [
         *(("test:first", n) for n in range(100)),
         *(("test:third", n) for n in range(200, 300)),
     ]
 
 
+def shown_after(change: Callable[[Growing], object], directory: Path) -> list[dict]:
+    """The events that are shown of a directory which has changed since it was looked at first."""
+    with (
+        Growing([str(directory)], Wanted(), 1, print) as growing,
+        closing(Export(growing.merged, Style("json"))) as exporter,
+    ):
+        change(growing)
+        growing.finish()
+        shown = [json.loads(line) for piece in exporter.pieces() for line in bytes(piece).splitlines()]
+    return [one for one in shown if "event" in one]
+
+
 def test_a_file_that_appears_before_the_one_that_it_continues_is_shown_in_the_end(store, run, out, tmp_path):
-    trace = store.create("t", n_subbufs=64)
-    app = run(trace, "app")
-    with recording("t", "--store", store.path, "-o", out) as recorder:
-        app.write_patiently(100)
-        app.flush()
-        wait_until(lambda: list(out.rglob("cpu0")), "the first packet")
+    with recorded_app(store, run, out, 100) as (app, recorder):
         begin_files(app, out)
         app.end()
         finish(recorder)
@@ -241,11 +252,5 @@ def test_a_file_that_appears_before_the_one_that_it_continues_is_shown_in_the_en
     aside = third.rename(tmp_path / "aside")
     (second,) = out.rglob("cpu0_1")
     second.unlink()
-    with (
-        Growing([str(out)], Wanted(), 1, print) as growing,
-        closing(Export(growing.merged, Style("json"))) as exporter,
-    ):
-        aside.rename(third)
-        growing.finish()
-        shown = [json.loads(line) for piece in exporter.pieces() for line in bytes(piece).splitlines()]
-    assert [one["fields"]["n"] for one in shown if "event" in one] == [*range(100), *range(200, 300)]
+    shown = shown_after(lambda _: aside.rename(third), out)
+    assert [one["fields"]["n"] for one in shown] == [*range(100), *range(200, 300)]
