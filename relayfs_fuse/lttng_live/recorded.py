@@ -93,7 +93,8 @@ class GrowingRounds(Closing):
 
     def __init__(self, directories: tuple[str, ...], delay_ns: int, say: Callable[[str], None]) -> None:
         self.has_more = True
-        self._floor = 0
+        # Up to when events were given out, and the least time of later ones.
+        self._latest = self._floor = 0
         self._due_s = 0.0
         # By identity, the ids of the events that were told.
         self._told: dict[int, set[int]] = {}
@@ -115,8 +116,9 @@ class GrowingRounds(Closing):
         packets, is_all = self._packets.gather(self._floor)
         self.has_more = not is_all
         self._due_s = time.monotonic() + self._growing.pause_s
-        given = self._growing.merged.stats().time
-        before, self._floor = self._floor, max(self._floor, given + _BEYOND_NS * is_all if given else 0)
+        # What came late has got the time of the floor.
+        self._latest = max(self._growing.merged.stats().time, self._floor if packets else self._latest)
+        before, self._floor = self._floor, max(self._floor, self._latest + _BEYOND_NS * is_all if self._latest else 0)
         groups: dict[int, list[Part]] = defaultdict(list)
         for followed in self._growing.followed.values():
             groups[followed.identity].append(followed.part)

@@ -9,7 +9,7 @@ from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
 import pytest
-from forwarding import forward, forwarding, receiving
+from forwarding import forward, forwarding, make_recording, receiving
 from mounts import DEADLINE_S, wait_until
 from showing import serving
 from tracing import Program, finish, recording, relayctl
@@ -120,6 +120,19 @@ def test_viewers_of_lttngs_protocol_follow_a_receiver(nats, store, run, into, tm
         (host, name): list(range(n)) for host in "ab" for name, n in WRITTEN.items()
     }
     assert shown.lost() == 0
+
+
+def test_viewers_of_lttngs_protocol_are_shown_what_comes_late_and_last(store, run, into, tmp_path):
+    """It gets later times than it has. No event follows that could have it shown."""
+    early, late = tmp_path / "early", into / "late"
+    assert make_recording(store, run, early, 100, "t") == 0
+    assert make_recording(store, run, late, 100, "u") == 0
+    with serving(into, "--delay", 1) as server, server.showing("into") as shown:
+        shown.wait_for(lambda: len(shown.events()) == 200)
+        early.rename(into / "early")
+        shown.wait_for(lambda: len(shown.events()) == 400)
+        shown.finish()
+    assert [sorted(shown.numbers()[n : n + 200]) for n in (0, 200)] == 2 * [sorted([*range(100), *range(100)])]
 
 
 def test_a_recording_is_followed_through_its_numbered_directories(store, run, out):
