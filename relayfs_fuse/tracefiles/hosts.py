@@ -118,6 +118,8 @@ def pairs_in(directory: str) -> list[clock_pairs.Pair]:
 def recordings_in(directory: str, fail: Callable[[OSError], None] = fail_at_once) -> Iterator[Place]:
     """Find recordings in a directory; if none has a mark, as a snapshot, it is the directory itself.
 
+    A directory of received recordings is none: a mark may arrive after other files of its recording.
+
     fail: as for walk()
     """
     n = 0
@@ -131,5 +133,5 @@ def recordings_in(directory: str, fail: Callable[[OSError], None] = fail_at_once
             is_below = path.startswith(os.path.join(top, "")) and above != top
             inside = os.path.join(directory, os.path.relpath(path, top)) if path != top else directory
             yield Place(inside, os.path.basename(above) if has_host or is_below else "")
-    if not n:
+    if not n and not is_received(directory):
         yield Place(directory, "")

@@ -18,6 +18,7 @@ from viewing import View, viewing
 from relayfs_fuse.native.merge import Export, Style
 from relayfs_fuse.reading.growing import Growing
 from relayfs_fuse.reading.live import Wanted
+from relayfs_fuse.tracefiles.streams import MARK, RECEIVED
 
 # How many events each program writes. There are two traces, which two machines forward: each has all programs.
 WRITTEN = {"one": 4000, "two": 1000, "three": 1000}
@@ -267,3 +268,13 @@ def test_a_file_that_appears_before_the_one_that_it_continues_is_shown_in_the_en
     second.unlink()
     shown = shown_after(lambda _: aside.rename(third), out)
     assert [one["fields"]["n"] for one in shown] == [*range(100), *range(200, 300)]
+
+
+def test_events_have_the_name_of_their_machine_if_the_mark_of_the_recording_arrives_last(store, run, into, tmp_path):
+    """Files of several directories are forwarded side by side."""
+    (into / RECEIVED).mkdir(parents=True)
+    mark = into / "a/out" / MARK
+    assert make_recording(store, run, mark.parent, 100) == 0
+    aside = mark.rename(tmp_path / "aside")
+    shown = shown_after(lambda _: aside.rename(mark), into)
+    assert [one["host"] for one in shown] == 200 * ["a"]
