@@ -416,7 +416,8 @@ class Growing(Closing):
         except (RelayError, OSError) as error:
             self._say_about(os.path.join(path, METADATA), error)
             return
-        if part is None:
+        # A receiver that was killed may get earlier metadata again before the latest.
+        if part is None or len(part.declarations) < followed.n_declared:
             return
         new, known = part.declarations[followed.n_declared :], followed.until_ns
         losses = {

@@ -18,7 +18,7 @@ from viewing import View, viewing
 from relayfs_fuse.native.merge import Export, Style
 from relayfs_fuse.reading.growing import Growing
 from relayfs_fuse.reading.live import Wanted
-from relayfs_fuse.tracefiles.streams import MARK, RECEIVED
+from relayfs_fuse.tracefiles.streams import MARK, METADATA, RECEIVED
 
 # How many events each program writes. There are two traces, which two machines forward: each has all programs.
 WRITTEN = {"one": 4000, "two": 1000, "three": 1000}
@@ -278,3 +278,21 @@ def test_events_have_the_name_of_their_machine_if_the_mark_of_the_recording_arri
     aside = mark.rename(tmp_path / "aside")
     shown = shown_after(lambda _: aside.rename(mark), into)
     assert [one["host"] for one in shown] == 200 * ["a"]
+
+
+def test_earlier_metadata_are_no_later_ones(store, run, out):
+    """A receiver that was killed when it had written the latest may get the earlier ones again, and then the latest."""
+    with recorded_app(store, run, out, 100) as (app, recorder):
+        (path,) = out.rglob(METADATA)
+        earlier = path.read_bytes()
+        begin_files(app, out)
+        app.end()
+        finish(recorder)
+    latest = path.read_bytes()
+
+    def change(growing: Growing) -> None:
+        for text in (earlier, latest):
+            path.write_bytes(text)
+            growing.look()
+
+    assert [one["fields"]["n"] for one in shown_after(change, out)] == list(range(300))
