@@ -34,7 +34,7 @@ def headers(data: bytes, path: str = "p-1/cpu0", offset: int = 0, **changes: str
 
 
 GOOD = packet()
-PACKED = zstandard.compress(bytes(1 << 30))
+PACKED = zstandard.compress(bytes(1 << 26))
 LONG = 1 << 26
 
 # By what is wrong: subject, data, headers, and what is said.
