@@ -7,6 +7,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -28,9 +29,11 @@ LONGEST = (
 )
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
     """Let these signals end programs that tests start: a script's background jobs, and nohup(1)'s, ignore them."""
     gc.disable()  # until all tests are collected
+    if hasattr(config, "workerinput"):
+        import_module("hypothesis")  # when it is imported, it looks for garbage itself: now, and not at all tests
     signal.signal(signal.SIGINT, signal.default_int_handler)
     for signum in (signal.SIGQUIT, signal.SIGHUP):
         signal.signal(signum, signal.SIG_DFL)
