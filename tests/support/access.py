@@ -18,6 +18,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import forking
 from mounts import DEADLINE_S, NOBODY, Mount, serving, tmpfs_directory, wait_until
 
 TESTS = Path(__file__).parent
@@ -74,7 +75,7 @@ class Prober:
     """tests/support/access_probe.py, running as somebody."""
 
     def __init__(self, who: Who, mount: Mount) -> None:
-        self.process = subprocess.Popen(
+        self.process = forking.start(
             [sys.executable, "-c", PROBE], user=who.uid, group=who.uid, extra_groups=who.groups, cwd="/",
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1,
             env={**os.environ, "RELAYFS": str(mount.path), "RELAYFS_STORE": str(mount.store)},
@@ -265,7 +266,7 @@ class Scene:
         self._must("trace create t subbuf_size=4K n_subbufs=4")
         self._must("trace enable t probe:*")
         self._must("trace start t")
-        emitter = subprocess.Popen(
+        emitter = forking.start(
             [sys.executable, "-c", EMITTER], user=OWNER.uid, group=OWNER.uid, extra_groups=[], cwd="/",
             env={**os.environ, "RELAYFS": str(self.mount.path), "RELAYFS_STORE": str(self.mount.store)},
         )  # fmt: skip

@@ -1,11 +1,12 @@
-"""Start relayfs and relayctl as forks of a process that has imported them: imports are most of what a start costs.
+"""Start relayfs, relayctl and other scripts as forks of a process that has imported all: imports cost most of a start.
 
     test ---- arguments, environment, descriptors ----> importer ---- fork ----> program
         <---- the program's process id, and later its wait status ----'
 
-The importer (importer.py) does nothing but import the two commands, fork, and wait. A program so started goes on with
-its command's main(): it has the arguments, environment, working directory, CPUs and descriptors 0 to 2 that it would
-have if it were executed. Only /proc/PID/cmdline is the importer's, and its memory is at first a copy of the importer's.
+The importer (importer.py) does nothing but import the two commands, fork, and wait. A program so started runs its
+script, or the code after -c: it has the arguments, environment, user, working directory, CPUs and descriptors 0 to 2
+that it would have if it were executed. Only /proc/PID/cmdline is the importer's, its memory is at first a copy of the
+importer's, and more is imported than it needs.
 
 >>> run([RELAYCTL, "list"], capture_output=True, text=True).stdout
 """
@@ -29,7 +30,10 @@ READ_AT_START = re.compile(r"LD_|GLIBC_|MALLOC_|LC_|LANG|TZ|PYTHON")
 # As it is before a test changes it.
 ENVIRONMENT = dict(os.environ)
 # Those of subprocess.Popen that a fork can have.
-OPTIONS = {"stdin", "stdout", "stderr", "text", "encoding", "errors", "bufsize", "cwd", "env", "start_new_session"}
+OPTIONS = {
+    *("stdin", "stdout", "stderr", "text", "encoding", "errors", "bufsize", "cwd", "env", "start_new_session"),
+    *("user", "group", "extra_groups"),
+}
 
 
 class Forked(subprocess.Popen):
@@ -49,6 +53,7 @@ class Forked(subprocess.Popen):
             "environment": {**(os.environ if environment is None else environment)},
             "cpus": sorted(os.sched_getaffinity(0)),
             "own_session": own_session,
+            **dict(zip(("group", "groups", "user"), given[17:20], strict=True)),
             "n_files": self._n_files,
         }
         reading, writing = os.pipe()
@@ -93,13 +98,24 @@ def _read_at_start(environment: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in environment.items() if READ_AT_START.match(name)}
 
 
+def _is_python(command: Sequence[str | Path]) -> bool:
+    """Whether it is `python -c`, or a script for this Python, as the commands are."""
+    program = Path(command[0])
+    if program == Path(sys.executable):
+        return "-c" in command[1:2]
+    if not program.is_absolute() or not program.is_file():
+        return False
+    with program.open("rb") as file:
+        return file.readline() == f"#!{sys.executable}\n".encode()
+
+
 def start(command: Sequence[str | Path], *, n_files: int | None = None, **options: object) -> subprocess.Popen:
-    """Do as subprocess.Popen() does, with a fork if relayfs or relayctl is started so that it makes no difference.
+    """Do as subprocess.Popen() does, with a fork if Python is started so that it makes no difference.
 
     n_files: with so many open files at most
     """
     if (
-        command[0] in (RELAYFS, RELAYCTL)
+        _is_python(command)
         and OPTIONS.issuperset(options)
         and _read_at_start(options.get("env") or os.environ) == _read_at_start(ENVIRONMENT)
     ):

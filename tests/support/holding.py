@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import forking
 from mounts import DEADLINE_S
 
 # Sleeps in getdents64(2) on argv[1], which keeps the directory locked, because nobody fills the memory for its answer.
@@ -33,7 +34,7 @@ print("held", flush=True)
 def holding(directory: Path) -> Iterator[None]:
     """Keep that of a directory; what waits for it goes on after the deadline, and has failed."""
     command = [sys.executable, "-c", HOLDER, directory, str(int(DEADLINE_S))]
-    with subprocess.Popen(command, stdout=subprocess.PIPE) as holder:
+    with forking.start(command, stdout=subprocess.PIPE) as holder:
         try:
             assert holder.stdout is not None
             assert holder.stdout.readline() == b"held\n"

@@ -5,6 +5,7 @@ importer.py DESCRIPTOR      of a socket. A request is a JSON object, with four d
 """
 
 import atexit
+import ctypes
 import gc
 import json
 import os
@@ -13,17 +14,22 @@ import select
 import socket
 import sys
 import threading
+import types
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 
 from relayfs_fuse.cli import mount, relayctl
 from relayfs_fuse.tracefiles import ctf
 
-MAINS = {"relayfs": mount.main, "relayctl": relayctl.main}
 # Reading the first one has the patterns of all declarations compiled.
 EVENT = b'event {\n\tname = "a:b";\n\tid = 0;\n\tstream_id = 0;\n\tfields := struct {\n\t\tuint32_t _c;\n\t};\n};\n'
+
+
+C_LIBRARY = ctypes.CDLL(None)
+PR_SET_DUMPABLE = 4
 
 
 def become(request: dict, standard: list[int]) -> None:
@@ -39,11 +45,34 @@ def become(request: dict, standard: list[int]) -> None:
     os.environ.update(request["environment"])
     if request["n_files"] is not None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (request["n_files"],) * 2)
-    sys.argv = request["arguments"]
+    take_user(request["user"], request["group"], request["groups"])
     # The importer's were opened for other files. Encodings depend on the environment alone, and ours is the same.
     for number, name, mode, buffering in ((0, "stdin", "r", -1), (1, "stdout", "w", -1), (2, "stderr", "w", 1)):
         ours = getattr(sys, name)
         setattr(sys, name, os.fdopen(number, mode, buffering, ours.encoding, ours.errors, closefd=False))
+
+
+def take_user(user: int | None, group: int | None, groups: list[int] | None) -> None:
+    """Be somebody else, who has the process's files in /proc, as after an exec."""
+    if groups is not None:
+        os.setgroups(groups)
+    if group is not None:
+        os.setregid(group, group)
+    if user is not None:
+        os.setreuid(user, user)
+    C_LIBRARY.prctl(PR_SET_DUMPABLE, 1, 0, 0, 0)
+
+
+def program_of(arguments: list[str]) -> Callable[[], None]:
+    """Return what runs a script, or the code after -c."""
+    main = types.ModuleType("__main__")
+    if "-c" in arguments[1:2]:
+        name, code, sys.argv = "<string>", arguments[2], [*arguments[1:2], *arguments[3:]]
+    else:
+        name, code, sys.argv = arguments[0], Path(arguments[0]).read_text(), arguments
+        main.__file__ = name
+    sys.modules["__main__"] = main
+    return partial(exec, compile(code, name, "exec"), main.__dict__)
 
 
 def tell(status: int, number: int) -> None:
@@ -53,7 +82,7 @@ def tell(status: int, number: int) -> None:
 
 
 def serve(requests: socket.socket) -> Callable[[], None] | None:
-    """Fork until the socket is closed; in a program, return its command's main()."""
+    """Fork until the socket is closed; in a program, return what runs it."""
     running: dict[int, tuple[int, int]] = {}  # by a descriptor of the process: its id, and where its status goes
     while True:
         ready = select.select([requests.fileno(), *running], [], [])[0]
@@ -73,7 +102,7 @@ def serve(requests: socket.socket) -> Callable[[], None] | None:
             requests.detach()
             request = json.loads(message)
             become(request, standard)
-            return MAINS[Path(request["arguments"][0]).name]
+            return program_of(request["arguments"])
         tell(status, pid)
         running[os.pidfd_open(pid)] = pid, status
         for descriptor in standard:
@@ -91,6 +120,9 @@ def run(program: Callable[[], None]) -> None:
         status = end.code or 0
     threading._shutdown()
     atexit._run_exitfuncs()
+    main = sys.modules["__main__"].__dict__
+    if main is not globals():
+        main.clear()  # what the code after -c has left open is closed
     # Python itself says what cannot be written.
     with suppress(OSError, ValueError):
         sys.stdout.flush()

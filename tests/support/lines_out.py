@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import forking
 from mounts import DEADLINE_S
 
 
@@ -27,7 +28,7 @@ class Printer:
 @contextmanager
 def printing(command: Sequence[str | Path], environment: dict[str, str] | None = None) -> Iterator[Printer]:
     """Start a program; it is killed in the end."""
-    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0, env=environment)
+    process = forking.start(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0, env=environment)
     try:
         yield Printer(process)
     finally:

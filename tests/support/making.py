@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+import forking
 import pytest
 from build import compile_c
 from mounts import COUNTERS, DEADLINE_S, Mount, tmpfs_directory
@@ -33,7 +34,7 @@ class Maker:
     def __init__(
         self, environment: dict[str, str], user: int | None = None, command: Sequence[str | Path] | None = None
     ) -> None:
-        self.process = subprocess.Popen(
+        self.process = forking.start(
             command or [compile_c([SOURCE])],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1,
             env={**os.environ, **environment}, user=user, group=user, extra_groups=None if user is None else [],

@@ -17,8 +17,9 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import forking
 import pytest
-from forking import RELAYFS, start
+from forking import RELAYFS
 
 from relayfs_fuse import native
 
@@ -80,7 +81,7 @@ class Mount:
     """A server in the foreground of the test, its mountpoint and its store.
 
     own_session: whether it leads a session, which the kernel may give CPU time as a whole (sched(7), autogroup)
-    is_forked: whether root's server is started as in forking.py; its memory is then a copy of another process's
+    is_forked: whether it is started as in forking.py; its memory is then a copy of another process's
     """
 
     path: Path
@@ -99,7 +100,7 @@ class Mount:
         self.starts = self._log_text().count("is mounted")
         with self.log.open("ab") as log:
             who = {} if self.user is None else {"user": self.user, "group": self.user, "extra_groups": []}
-            self.process = (start if self.is_forked else subprocess.Popen)(
+            self.process = (forking.start if self.is_forked else subprocess.Popen)(
                 [self.program, *arguments], stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd="/",
                 start_new_session=self.own_session, **who,
             )  # fmt: skip
@@ -380,8 +381,8 @@ class User:
     gid: int
 
     def run(self, *command: str | Path, **options: object) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            list(map(str, command)), user=self.uid, group=self.gid, extra_groups=[], capture_output=True, text=True,
+        return forking.run(
+            command, user=self.uid, group=self.gid, extra_groups=[], capture_output=True, text=True,
             check=False, cwd="/", timeout=DEADLINE_S, **options,
         )  # fmt: skip
 

@@ -74,7 +74,7 @@ class Store:
 
     def run(self, *command: object, **environment: str) -> str:
         """Run a program that traces; return what it printed."""
-        done = subprocess.run(
+        done = forking.run(
             list(map(str, command)), env={**os.environ, **self.environment, **environment}, capture_output=True,
             text=True, timeout=DEADLINE_S, check=False,
         )  # fmt: skip

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+import forking
 from build import compile_c, run_command
 from mounts import DEADLINE_S, wait_until
 
@@ -189,7 +190,7 @@ class Stream:
     ) -> None:
         """Let a producer add `burst` lines, pause, and again, until it has added at_most or is told to end."""
         numbers = [self.written, burst, pause_ms, *([] if at_most is None else [at_most])]
-        self.process = subprocess.Popen(
+        self.process = forking.start(
             producer_command(self.kind, self.mount.path / self.channel, self.cpu, *numbers),
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, user=user, group=user,
             extra_groups=None if user is None else [], env=environment,

@@ -102,7 +102,7 @@ def on_terminal(columns: int, *arguments: object, **environment: str) -> bytes:
     plain = {name: value for name, value in os.environ.items() if name not in {"NO_COLOR", "COLUMNS", "LINES"}}
     command = [RELAYCTL, "view", *map(str, arguments)]
     text = b""
-    with subprocess.Popen(command, stdout=its, env={**plain, "TERM": "xterm", **environment}) as process:
+    with start(command, stdout=its, env={**plain, "TERM": "xterm", **environment}) as process:
         os.close(its)
         try:
             while data := os.read(ours, 1 << 16):

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import forking
 from mounts import DEADLINE_S, Mount, wait_until
 from traffic import lines
 
@@ -58,7 +59,7 @@ def piped(path: Path, out: Path, pause_s: float = 0.002) -> Iterator[None]:
     with (
         out.open("wb") as file,
         subprocess.Popen(["cat", path], stdout=file) as cat,
-        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as writer,
+        forking.start(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as writer,
     ):
         try:
             yield

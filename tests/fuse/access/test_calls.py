@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import forking
 import pytest
 from build import ROOT
 from mounts import NOBODY, Mount
@@ -25,7 +26,7 @@ def start(mount: Mount, user: int, states: Path) -> subprocess.Popen[str]:
     state = states / f"state{user}"
     state.touch()
     state.chmod(0o666)
-    return subprocess.Popen(
+    return forking.start(
         [sys.executable, "-c", TEXT, mount.path, f"{SEED}:{user}", str(SECONDS), state],
         user=user, group=user, extra_groups=[], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd="/",
     )  # fmt: skip

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import forking
 import pytest
 from build import compile_c
 from mounts import DEADLINE_S, Mount, User
@@ -69,7 +70,7 @@ def shout(user: User, program: Path, name: str, file: Path) -> int:
 def write_after(file: Path, text: str, opener: tuple[int, list[int]], writer: tuple[int, list[int]]) -> str:
     """Open as the user and with the groups of `opener`, write as `writer`; return "done" or the errno's name."""
     command = [sys.executable, "-c", WRITE_AFTER, str(file), text, repr(opener), repr(writer)]
-    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=DEADLINE_S).stdout.strip()
+    return forking.run(command, capture_output=True, text=True, check=True, timeout=DEADLINE_S).stdout.strip()
 
 
 def test_a_setuid_programs_messages_are_no_commands_of_root(

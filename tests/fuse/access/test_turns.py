@@ -2,10 +2,10 @@
 
 import errno
 import os
-import subprocess
 import sys
 from pathlib import Path
 
+import forking
 import pytest
 from mounts import DEADLINE_S, Mount, User, wait_until
 
@@ -64,7 +64,7 @@ os.write(os.open(control, os.O_WRONLY), "\\n".join(lines).encode())
 def test_a_command_comes_in_between_the_commands_of_one_write(make_mount, unprivileged: User) -> None:
     mount: Mount = make_mount("control_mode=0666")
     flood = [
-        subprocess.Popen(
+        forking.start(
             [sys.executable, "-c", FLOOD, mount.control, str(n * 900)],
             user=unprivileged.uid, group=unprivileged.gid, extra_groups=[], cwd="/",
         )

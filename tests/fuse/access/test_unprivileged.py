@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import forking
 import pytest
 from build import PROGRAMS, compile_c
 from mounts import DEADLINE_S, LISTED, NOBODY, RELAYFS, Mount, User, tmpfs_directory, wait_until
@@ -25,7 +26,7 @@ class Member:
     """The same user as a member of one more group."""
 
     def run(self, *command: str | Path) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
+        return forking.run(
             list(map(str, command)), user=NOBODY, group=NOBODY, extra_groups=[GROUP], capture_output=True, text=True,
             check=False, cwd="/", timeout=DEADLINE_S,
         )  # fmt: skip

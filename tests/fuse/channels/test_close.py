@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import forking
 import pytest
 from making import GEOMETRY, N_CPUS, USUAL, Maker, contents, environment_of, making, relay_files
 from mounts import DEADLINE_S, Mount, used, wait_until
@@ -73,7 +74,7 @@ def test_opens_that_cannot_map_are_not_told_and_neither_are_the_makers_own(mount
 @pytest.mark.usefixtures("mapped_through")
 @pytest.mark.parametrize("end", ["ends", "is killed"])
 def test_a_mapping_lasts_longer_than_its_descriptor(mount: Mount, watched: Maker, end: str) -> None:
-    process = subprocess.Popen(
+    process = forking.start(
         [sys.executable, "-c", MAPPER, mem(mount, 0)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     )
     assert process.stdin is not None

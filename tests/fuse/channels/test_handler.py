@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import forking
 import pytest
 from mounts import DEADLINE_S, Mount
 
@@ -271,7 +272,7 @@ def test_after_sigkill_every_message_is_there_whose_call_has_returned(mount: Mou
     for round_ in range(5):
         name = f"log{round_}x"
         channel = mount.create(name, options or "subbuf_size=1M n_subbufs=8 buffers=global")
-        with subprocess.Popen([sys.executable, "-c", KILLED, channel], stdout=subprocess.PIPE) as process:
+        with forking.start([sys.executable, "-c", KILLED, channel], stdout=subprocess.PIPE) as process:
             assert process.stdout
             told = b""
             while told.count(b"\n") < 100 * (round_ + 1):
@@ -302,7 +303,7 @@ for number in range(5000):
 signal.setitimer(signal.ITIMER_REAL, 0)
 """
     command = [sys.executable, "-c", code, channel]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
+    done = forking.run(command, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     lines = channel.with_name("log0").read_text().splitlines()
     assert lines.count("message") == 5000

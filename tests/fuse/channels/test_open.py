@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import forking
 import pytest
 from build import builds, compile_c, run_command, run_environment
 from making import GEOMETRY, N_CPUS, SOURCE, USUAL, Maker, contents, environment_of, making, numbered, relay_files
@@ -294,7 +295,7 @@ else:
 
 
 def test_a_relay_create_that_has_too_few_descriptors_leaves_nothing_behind(mount: Mount) -> None:
-    subprocess.run([sys.executable, "-c", CREATOR, mount.path / "log"], check=True)
+    forking.run([sys.executable, "-c", CREATOR, mount.path / "log"], check=True)
 
 
 # --- create_buf_file and remove_buf_file ---

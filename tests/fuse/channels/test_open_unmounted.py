@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import forking
 import pytest
 from build import compile_c
 from making import GEOMETRY, Maker, contents, environment_of, making, numbered, relay_files
@@ -21,7 +22,7 @@ def test_what_is_made_without_a_mount_has_the_same_delivery(late_mount: Mount, e
     early.ask(f"open cpu - {GEOMETRY}")
     environment = {"RELAYFS": str(late_mount.path), "RELAYFS_STORE": str(late_mount.store)}
     program = f"from relayfs_fuse import Channel; Channel.create('{late_mount.path}/made')"
-    subprocess.run([sys.executable, "-c", program], env={**os.environ, **environment}, check=True)
+    forking.run([sys.executable, "-c", program], env={**os.environ, **environment}, check=True)
     late_mount.start()
     assert (late_mount.shown("cpu", "delivery"), late_mount.shown("made", "delivery")) == ("bulk", "packet")
 

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import forking
 import pytest
 from mounts import DEADLINE_S, Mount
 
@@ -323,7 +324,7 @@ def test_a_timeout_ends_the_iteration(path: Path) -> None:
 
 def test_ctrl_c_ends_a_waiting_reader(path: Path) -> None:
     code = "import sys, relayfs_fuse\nprint('ready', flush=True)\nnext(relayfs_fuse.Reader(sys.argv[1]))"
-    process = subprocess.Popen(
+    process = forking.start(
         [sys.executable, "-c", code, relay_file(path)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
     assert process.stdout is not None

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
+import forking
 import pytest
 from forking import RELAYCTL
 from making import environment_of, making, relay_files
@@ -80,7 +81,7 @@ try:
 except OSError as error:
     print(error.errno)
 """
-    with subprocess.Popen(
+    with forking.start(
         [os.fspath(PYTHON), "-c", write, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
         user=unprivileged.uid, group=unprivileged.gid, extra_groups=[], cwd="/",
     ) as program:  # fmt: skip
@@ -119,7 +120,7 @@ def test_reservations_are_private_until_they_are_committed(unmapped: Mount, unpr
 @contextmanager
 def output_of(user: User, code: str, path: Path) -> Iterator[IO[bytes]]:
     """Run Python code as another user; it succeeds."""
-    with subprocess.Popen(
+    with forking.start(
         [os.fspath(PYTHON), "-c", code, path], stdout=subprocess.PIPE, user=user.uid, group=user.gid, extra_groups=[],
         cwd="/",
     ) as program:  # fmt: skip
@@ -369,7 +370,7 @@ try:
 except OSError as error:
     print(errno.errorcode[error.errno])
 """
-    with subprocess.Popen(
+    with forking.start(
         [os.fspath(PYTHON), "-c", commit, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
         user=unprivileged.uid, group=unprivileged.gid, extra_groups=[], cwd="/",
     ) as program:  # fmt: skip

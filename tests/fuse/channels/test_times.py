@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
+import forking
 import pytest
 from build import PROGRAMS, compile_c
 from mounts import DEADLINE_S, NOBODY, Mount, User, wait_until
@@ -455,7 +456,7 @@ def test_users_leave_root_files_to_read(mount: Mount) -> None:
     mount.path.parent.chmod(0o755)
     with ExitStack() as stack:
         for uid, expected in ((NOBODY, b"4\n"), (NOBODY - 1, b"4\n"), (NOBODY - 2, b"")):
-            process = subprocess.Popen(
+            process = forking.start(
                 [sys.executable, "-c", READ_MANY, merged(mount)], user=uid, group=uid, extra_groups=[], cwd="/",
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
             )  # fmt: skip

@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import forking
 import pytest
 from checked import (
     PAGE,
@@ -86,7 +87,7 @@ while True:
         os.truncate(file, 4096)
         os.pwrite(file, content, 0)
 """
-    with subprocess.Popen([sys.executable, "-c", truncate, *map(str, made)]) as truncating:
+    with forking.start([sys.executable, "-c", truncate, *map(str, made)]) as truncating:
         try:
             wait_until(lambda: check("--store", store.path).status == 1, "damage is found")
             end = time.monotonic() + (20 if is_long() else 1)

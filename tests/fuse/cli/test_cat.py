@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
+import forking
 import pytest
 from forking import RELAYCTL, run, start
 from mounts import DEADLINE_S, NOBODY, Mount, wait_until
@@ -202,7 +203,7 @@ def test_it_says_what_it_cannot_read(mount: Mount) -> None:
         mount.path.parent.chmod(0o755)
         command = [RELAYCTL, "cat", mount.path / "app/cpu"]
         for more in ([], ["--peek"]):
-            done = subprocess.run(
+            done = forking.run(
                 [*command, *more], user=NOBODY, group=NOBODY, extra_groups=[], capture_output=True, text=True,
                 timeout=DEADLINE_S, check=False,
             )  # fmt: skip

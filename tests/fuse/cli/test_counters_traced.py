@@ -4,6 +4,7 @@ import signal
 import subprocess
 import sys
 
+import forking
 from forking import start
 from mounts import DEADLINE_S
 from trace_processor import trace_processor
@@ -37,7 +38,7 @@ def test_counters_are_drawn_beside_slices(mount, tmp_path):
             viewing("t", "--follow", "--json", "--delay", "20", "--mount", mount.path) as view,
             watching(mount, "app/*", "größe/*") as process,
         ):
-            subprocess.run([sys.executable, "-c", SLICE], env=environment_of(mount), check=True, timeout=DEADLINE_S)
+            forking.run([sys.executable, "-c", SLICE], env=environment_of(mount), check=True, timeout=DEADLINE_S)
 
             def values(name: str) -> list[int]:
                 fields = [one["fields"] for one in view.events() if one["event"] == "counters:value"]

@@ -89,7 +89,7 @@ def pids(event: dict[str, Any]) -> list[int]:
 @contextmanager
 def running(mount: Mount, *command: object, user: int | None = None) -> Iterator[subprocess.Popen[str]]:
     """Start a program, wait for its first line; it ends when nobody writes to it any more."""
-    with subprocess.Popen(
+    with forking.start(
         list(map(str, command)), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment_of(mount),
         user=user, group=user, extra_groups=None if user is None else [], cwd="/",
     ) as process:  # fmt: skip
@@ -297,7 +297,7 @@ def test_what_nothing_matches_is_said(mount, store):
 
 def test_other_users_see_their_own_programs(mount):
     with waiting(mount), waiting(mount, NOBODY) as theirs:
-        done = subprocess.run(
+        done = forking.run(
             [RELAYCTL, "events", "--json"], env=environment_of(mount), user=NOBODY, group=NOBODY, extra_groups=[],
             capture_output=True, text=True, check=False, timeout=DEADLINE_S, cwd="/",
         )  # fmt: skip

@@ -11,6 +11,7 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
+import forking
 import pytest
 import zstandard
 from build import PROGRAMS, compile_c
@@ -100,7 +101,7 @@ def snapshot(store: Store, out: Path) -> Path:
 def run_python(store: Store, text: str) -> int:
     """Run a program that traces; return its pid."""
     environment = {**os.environ, "RELAYFS_STORE": str(store.path), "RELAYFS": str(store.path / "nowhere")}
-    program = subprocess.Popen([sys.executable, "-c", text], env=environment)
+    program = forking.start([sys.executable, "-c", text], env=environment)
     assert program.wait(DEADLINE_S) == 0
     return program.pid
 
@@ -458,7 +459,7 @@ def test_a_stream_that_is_no_file_is_told(store, run, out):
 
 def test_a_reader_that_has_had_enough_ends_it_quietly(store, run, out):
     two_programs(store, run, out)
-    with subprocess.Popen([RELAYCTL, "export", out], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+    with forking.start([RELAYCTL, "export", out], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout.readline()
         process.stdout.close()
         assert process.stderr.read() == b""

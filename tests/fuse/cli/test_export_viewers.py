@@ -9,6 +9,7 @@ from collections.abc import Callable
 from contextlib import contextmanager
 from pathlib import Path
 
+import forking
 import pytest
 from build import compile_c
 from mounts import DEADLINE_S
@@ -79,7 +80,7 @@ def out(tmp_path: Path) -> Path:
 def run_programs(store: Store, text: str, n: int) -> list[int]:
     """Run programs that trace, side by side; return their pids."""
     environment = {**os.environ, "RELAYFS_STORE": str(store.path), "RELAYFS": str(store.path / "nowhere")}
-    programs = [subprocess.Popen([sys.executable, "-c", text], env=environment) for _ in range(n)]
+    programs = [forking.start([sys.executable, "-c", text], env=environment) for _ in range(n)]
     assert [program.wait(DEADLINE_S) for program in programs] == [0] * n
     return sorted(program.pid for program in programs)
 
@@ -234,7 +235,7 @@ def test_a_span_that_began_before_the_trace_does_not_end_in_it(store, out):
     trace = store.create("t", is_started=False)
     program = "import sys\nfrom relayfs_fuse.trace import span\nwith span('a'):\n    print(flush=True)\n    input()\n"
     environment = {**os.environ, "RELAYFS_STORE": str(store.path), "RELAYFS": str(store.path / "nowhere")}
-    with subprocess.Popen(
+    with forking.start(
         [sys.executable, "-c", f"{program}with span('b'):\n    pass"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
         env=environment, text=True,
     ) as process:  # fmt: skip

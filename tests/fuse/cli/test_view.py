@@ -13,6 +13,7 @@ from contextlib import ExitStack
 from fcntl import F_SETPIPE_SZ, fcntl, ioctl
 from pathlib import Path
 
+import forking
 import pytest
 from build import PROGRAMS, compile_c
 from mounts import DEADLINE_S, NOBODY, wait_until
@@ -134,7 +135,7 @@ def test_a_terminal_has_colours_and_may_be_narrow(out):
 
 def test_no_text_of_a_program_moves_the_cursor(store):
     store.create("t")
-    subprocess.run([sys.executable, "-c", SAYS_ESCAPES], env=trace_environment(store), check=True, timeout=DEADLINE_S)
+    forking.run([sys.executable, "-c", SAYS_ESCAPES], env=trace_environment(store), check=True, timeout=DEADLINE_S)
     (line,) = shown("t", "--store", store.path).splitlines()
     assert line.endswith(r'a:b: { text = "\x1b[2Jgrüße\xc2\x9b1m\n\x7f" }')
     text = shown("t", "--store", store.path, "--json")
@@ -145,7 +146,7 @@ def test_no_text_of_a_program_moves_the_cursor(store):
 
 def test_structs_are_in_brackets_on_terminals_too(store):
     store.create("t")
-    subprocess.run([sys.executable, "-c", SAYS_STRUCTS], env=trace_environment(store), check=True, timeout=DEADLINE_S)
+    forking.run([sys.executable, "-c", SAYS_STRUCTS], env=trace_environment(store), check=True, timeout=DEADLINE_S)
     narrow = on_terminal(59, "t", "--store", store.path, NO_COLOR="1").decode().splitlines()
     assert [line.partition("a:b: ")[2] for line in narrow] == ["at={x=1 to={y=2}} n=3", "at={x=-1 to={y=0}} n=0"]
     coloured = on_terminal(100, "t", "--store", store.path).splitlines()[0]

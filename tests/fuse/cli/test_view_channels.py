@@ -9,6 +9,7 @@ import subprocess
 import time
 from pathlib import Path
 
+import forking
 import pytest
 from mounts import DEADLINE_S, NOBODY, Mount, wait_until
 from tracing import RELAYCTL, relayctl
@@ -178,7 +179,7 @@ def test_who_may_not_open_the_store_is_told(mount: Mount) -> None:
     mount.create("app/cpu", "times=mono perm=0644")
     mount.path.parent.chmod(0o755)
     command = [RELAYCTL, "view", mount.path / "app/cpu"]
-    done = subprocess.run(
+    done = forking.run(
         command, user=NOBODY, group=NOBODY, extra_groups=[], capture_output=True, text=True, timeout=DEADLINE_S,
         check=False,
     )  # fmt: skip

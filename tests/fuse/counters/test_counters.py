@@ -7,6 +7,7 @@ import signal
 import subprocess
 from pathlib import Path
 
+import forking
 import pytest
 from build import compile_c, native_prefix
 from counting import HOLD, names, own_names, values, write_names
@@ -290,7 +291,7 @@ def test_names_of_an_older_store_that_are_no_text_are_shown_as_they_are(make_mou
     mount = make_mount()
     assert b"caf\xe9/\xff\xfe kind=counter" in (mount.path / "counters.names").read_bytes()
     assert b"caf\xe9/\xff\xfe 0\n" in (mount.path / "counters.txt").read_bytes()
-    shown = subprocess.run([RELAYCTL, "counters", "-m", mount.path, "caf*"], capture_output=True, check=False)
+    shown = forking.run([RELAYCTL, "counters", "-m", mount.path, "caf*"], capture_output=True, check=False)
     assert (shown.returncode, shown.stdout.split()[1:], shown.stderr) == (0, [rb"caf\xe9/\xff\xfe"], b"")
 
 

@@ -5,6 +5,7 @@ import subprocess
 import sys
 import tempfile
 
+import forking
 import pytest
 from access import ARRANGE
 from build import ROOT
@@ -195,7 +196,7 @@ counters.adjust(first, 1)
 counters.adjust(counters.add("more/a", CounterSpec(mode=0o222)), 7)
 print("done", flush=True)
 """
-    with subprocess.Popen(
+    with forking.start(
         [sys.executable, "-c", code, mount.path], user=unprivileged.uid, group=unprivileged.gid, extra_groups=[],
         cwd="/", stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
     ) as program:  # fmt: skip

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import forking
 import pytest
 from build import compile_c, run_command
 from mounts import DEADLINE_S, Mount
@@ -217,7 +218,7 @@ with getattr(selectors, sys.argv[2])() as selector:
 def test_python_selectors_show_every_line_and_the_end(mount: Mount, selector: str) -> None:
     stream = Stream(mount, "app/cpu")
     mount.create(stream.channel, "subbuf_size=1K n_subbufs=1024 delivery=bulk")
-    reader = subprocess.Popen([sys.executable, "-c", SELECTORS, stream.file, selector], stdout=subprocess.PIPE)
+    reader = forking.start([sys.executable, "-c", SELECTORS, stream.file, selector], stdout=subprocess.PIPE)
     wait_open(stream.file)
     stream.write(N_LINES)
     mount.command(f"remove {stream.channel}")

@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
+import forking
 import pytest
 from mounts import DEADLINE_S, Mount, is_stopped, opened, stop_process, wait_until
 
@@ -54,7 +55,7 @@ def listed(mount: Mount) -> Iterator[Path]:
     """A directory that another program lists all the time."""
     mount.create("listed/other")
     command = [sys.executable, "-c", LISTER, mount.path / "listed"]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as lister:
+    with forking.start(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as lister:
         assert lister.stdin is not None
         assert lister.stdout is not None
         lister.stdout.readline()
@@ -114,7 +115,7 @@ def calls_of(process: int) -> dict[str, str]:
 @contextmanager
 def computing(cpu: int) -> Iterator[None]:
     """Take a CPU from programs of less priority."""
-    with subprocess.Popen([sys.executable, "-c", BUSY, str(cpu)], stdout=subprocess.PIPE) as busy:
+    with forking.start([sys.executable, "-c", BUSY, str(cpu)], stdout=subprocess.PIPE) as busy:
         assert busy.stdout is not None
         busy.stdout.readline()
         try:
@@ -132,7 +133,7 @@ def look_late(mount: Mount, file: Path) -> int:
     command = [sys.executable, "-c", LOOKER, file, str(server), str(cpu)]
     with (
         ThreadPoolExecutor(1) as pool,
-        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0) as looker,
+        forking.start(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0) as looker,
     ):
         assert looker.stdin is not None
         assert looker.stdout is not None

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import forking
 import pytest
 from mapping import Mapper
 from mounts import DEADLINE_S, Mount, User, wait_until
@@ -126,7 +127,7 @@ def test_a_file_opened_for_reading_is_mapped_for_reading(stream: Stream, map_fil
 def test_python_maps_a_file_to_its_end(stream: Stream) -> None:
     stream.write(3)
     code = "import mmap, sys; f = open(sys.argv[1], 'rb'); print(mmap.mmap(f.fileno(), 0, prot=mmap.PROT_READ)[:])"
-    done = subprocess.run([sys.executable, "-c", code, stream.file], capture_output=True, check=True)
+    done = forking.run([sys.executable, "-c", code, stream.file], capture_output=True, check=True)
     assert done.stdout == b"%r\n" % lines(3)
 
 

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import forking
 import pytest
 from mapping import Mapper
 from mounts import DEADLINE_S, Mount, shell, wait_until
@@ -63,7 +64,7 @@ def can_seek(path: Path, flags: int = os.O_RDONLY) -> bool:
 
 
 def start_reader(file: Path) -> subprocess.Popen[bytes]:
-    reader = subprocess.Popen([sys.executable, "-c", READER, file], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    reader = forking.start([sys.executable, "-c", READER, file], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     wait_asleep(reader, file)
     return reader
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import forking
 import pytest
 from build import PLAIN, compile_c
 from mounts import DEADLINE_S, Mount, opened, wait_until
@@ -34,7 +35,7 @@ GO_ON = "import os\nwhile os.read(0, 1): pass"
 
 @contextmanager
 def running(code: str, *words: str | Path, stdin: int = subprocess.DEVNULL) -> Iterator[subprocess.Popen[bytes]]:
-    with subprocess.Popen([sys.executable, "-c", code, *words], stdin=stdin, stdout=subprocess.PIPE) as program:
+    with forking.start([sys.executable, "-c", code, *words], stdin=stdin, stdout=subprocess.PIPE) as program:
         try:
             yield program
         finally:

@@ -8,6 +8,7 @@ import threading
 from contextlib import ExitStack
 from pathlib import Path
 
+import forking
 import pytest
 from mounts import DEADLINE_S, Mount, opened, wait_until
 from traffic import lines, n_asleep, streaming, wait_open
@@ -89,7 +90,7 @@ def test_who_polls_and_who_sleeps_in_read_are_woken_by_the_same_record(mount: Mo
 
 def test_who_polls_a_file_is_told_that_it_is_removed_after_its_last_record(mount: Mount) -> None:
     path = mount.create("log", "buffers=single read=wait")
-    reader = subprocess.Popen([sys.executable, "-c", READER, path], stdout=subprocess.PIPE)
+    reader = forking.start([sys.executable, "-c", READER, path], stdout=subprocess.PIPE)
     assert reader.stdout is not None
     try:
         wait_open(path)
@@ -111,7 +112,7 @@ def test_a_program_that_polls_gets_or_misses_each_record_of_producers_that_overw
     mount: Mount, tmp_path: Path, size: str
 ) -> None:
     with streaming(mount, f"mode=overwrite {size}") as stream, (tmp_path / "got").open("w+b") as file:
-        reader = subprocess.Popen([sys.executable, "-c", READER, stream.file], stdout=file)
+        reader = forking.start([sys.executable, "-c", READER, stream.file], stdout=file)
         try:
             wait_open(stream.file)
             stream.start(burst=50, pause_ms=1)
@@ -137,7 +138,7 @@ def test_a_descriptor_that_two_processes_poll_tells_both(mount: Mount) -> None:
     with opened(path) as descriptor, Channel(path) as channel, ExitStack() as stack:
         for n in range(N_RECORDS):
             programs = [
-                subprocess.Popen([sys.executable, "-c", script], stdin=descriptor, stdout=subprocess.PIPE)
+                forking.start([sys.executable, "-c", script], stdin=descriptor, stdout=subprocess.PIPE)
                 for _ in range(2)
             ]
             stack.callback(lambda: [program.kill() for program in programs])  # noqa: B023

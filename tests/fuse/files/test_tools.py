@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from itertools import zip_longest
 from pathlib import Path
 
+import forking
 import pytest
 from build import compile_c, run_command
 from mounts import DEADLINE_S, Mount, wait_until
@@ -125,7 +126,7 @@ PYTHON_READERS = {
 @pytest.mark.parametrize("code", PYTHON_READERS.values(), ids=PYTHON_READERS)
 def test_python_reads_every_line_once_and_in_order(live: Stream, code: str) -> None:
     imports = "import fileinput, pathlib, shutil, sys; F = sys.argv[1]\n"
-    done = subprocess.run(
+    done = forking.run(
         [sys.executable, "-c", imports + code, live.file], capture_output=True, timeout=DEADLINE_S, check=True
     )
     rest = live.rest()

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 
+import forking
 import pytest
 from mounts import DEADLINE_S, Mount, wait_until, wait_until_quick
 from stress import is_long
@@ -91,7 +92,7 @@ def test_control_c_at_a_terminal_ends_a_sleeping_cat_at_once(stream: Stream) -> 
 
 
 def test_a_kill_ends_all_sleeping_threads_of_a_process_at_once(stream: Stream) -> None:
-    reader = subprocess.Popen([sys.executable, "-c", THREADED_READER, stream.file])
+    reader = forking.start([sys.executable, "-c", THREADED_READER, stream.file])
     wait_asleep(reader, stream.file, 20)
     reader.kill()
     reader.wait(DEADLINE_S)
@@ -112,7 +113,7 @@ def test_a_stopped_reader_goes_on_where_it_was(stream: Stream) -> None:
 
 
 def test_signals_while_data_arrives_lose_nothing(stream: Stream) -> None:
-    reader = subprocess.Popen(
+    reader = forking.start(
         [sys.executable, "-c", STUBBORN_READER, stream.file], stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
     assert reader.stderr is not None

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import forking
 import pytest
 from babeltrace import read, read_if_any
 from forwarding import files_in, forward, forwarding, make_recording, receive, receiving, same
@@ -43,7 +44,7 @@ def test_what_arrives_is_what_was_recorded(nats, store, run, out, into):
 def test_states_arrive(nats, mount, out, into):
     start_trace(mount, "t")
     program = [sys.executable, "-c", "from relayfs_fuse import trace; trace.state('workers', 4)"]
-    subprocess.run(program, env={**os.environ, "RELAYFS": str(mount.path)}, check=True)
+    forking.run(program, env={**os.environ, "RELAYFS": str(mount.path)}, check=True)
     recorded = relayctl("record", "t", "--mount", mount.path, "-o", out, "--duration", "0")
     assert recorded.returncode == 0, recorded.stderr
     assert [path for path in files_in(out) if path.endswith("/state")]

@@ -24,7 +24,7 @@ def start(make_mount: Callable[..., Mount], tmp_path: Path) -> Start:
     """Give a function that starts a server of changed functions: start("statements in Python", and as make_mount())."""
 
     def start(statements: str, *options: str, **more: Path) -> Mount:
-        mount = make_mount(*options, start=False, is_forked=False, **more)
+        mount = make_mount(*options, start=False, **more)
         mount.program = tmp_path / "relayfs"
         mount.program.write_text(
             f"#!{sys.executable}\nimport os, time, trio\nfrom relayfs_fuse.cli import mount\nmount.import_server()\n"

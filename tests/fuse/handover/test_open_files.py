@@ -12,6 +12,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
+import forking
 import pytest
 from mounts import DEADLINE_S, Mount, User, opened, wait_until, watching
 from pcapng import parse
@@ -212,7 +213,7 @@ with Channel(sys.argv[1]) as channel:
         channel.write(line.encode())
         print("written", flush=True)
 """
-    with subprocess.Popen(
+    with forking.start(
         [sys.executable, "-c", code, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd="/",
         user=unprivileged.uid, group=unprivileged.gid, extra_groups=[],
     ) as writer, path.open("rb", buffering=0) as file:  # fmt: skip
@@ -420,7 +421,7 @@ for path, descriptor in opened.items():
 print(os.read(opened[paths[0]], 1 << 16).decode(), end="")
 """
     mount.create("log", "buffers=single")
-    with subprocess.Popen(
+    with forking.start(
         [sys.executable, "-c", code, mount.path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd="/",
         user=unprivileged.uid, group=unprivileged.gid, extra_groups=[],
     ) as other:  # fmt: skip

@@ -12,6 +12,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import forking
 import pytest
 from build import PLAIN, compile_c
 from mounts import DEADLINE_S, Mount, opened, serving, stop_process, tmpfs_directory, wait_until
@@ -382,7 +383,7 @@ def test_who_shares_a_descriptor_reads_each_record_once(
 ) -> None:
     """Each of them has a request of its own, which the kernel sends again in an order of its own."""
     path = struck.mount.create("log", f"buffers=single read=wait {options}")
-    with subprocess.Popen([sys.executable, "-c", SHARING, path, "6"], stdout=subprocess.PIPE) as readers:
+    with forking.start([sys.executable, "-c", SHARING, path, "6"], stdout=subprocess.PIPE) as readers:
         assert readers.stdout is not None
         try:
             for n in range(6):

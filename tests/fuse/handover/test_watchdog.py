@@ -54,7 +54,7 @@ def test_the_stacks_of_a_server_that_is_stuck_are_logged(
 ) -> None:
     """The request that it was stuck in is answered by the next one."""
     flag = tmp_path / "flag"
-    mount = make_mount(SOON, start=False, is_forked=False)
+    mount = make_mount(SOON, start=False)
     mount.program = tmp_path / "relayfs"
     mount.program.write_text(f"""#!{sys.executable}
 import os, time

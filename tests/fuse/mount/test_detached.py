@@ -5,6 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import forking
 import pytest
 from mounts import DEADLINE_S, RELAYFS, Mount, opened, wait_until
 
@@ -23,7 +24,7 @@ class Producer:
     """A program that writes a record when it is told to."""
 
     def __init__(self, path: Path) -> None:
-        self.process = subprocess.Popen(
+        self.process = forking.start(
             [sys.executable, "-c", PRODUCER, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd="/"
         )
         self._heard("attached")

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import forking
 import pytest
 from mounts import NOBODY, Mount, User, wait_until
 from traffic import at_once
@@ -67,7 +68,7 @@ except (OSError, ValueError):
 print("open", flush=True)
 sys.stdin.read()
 """
-    with subprocess.Popen(
+    with forking.start(
         [sys.executable, "-c", code, path], user=user.uid, group=user.gid, extra_groups=[], stdin=subprocess.PIPE,
         stdout=subprocess.PIPE, text=True, cwd="/",
     ) as process:  # fmt: skip

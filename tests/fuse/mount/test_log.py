@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import forking
 import pytest
 from mounts import DEADLINE_S, RELAYFS, wait_until
 
@@ -44,7 +45,7 @@ class Server:
 
     def flood(self) -> None:
         """Have more commands refused, each of which is logged, than the log has room for."""
-        child = subprocess.Popen([sys.executable, "-c", REFUSED, self.control, str(N_REFUSED)])
+        child = forking.start([sys.executable, "-c", REFUSED, self.control, str(N_REFUSED)])
         try:
             assert child.wait(DEADLINE_S) == 0
         finally:

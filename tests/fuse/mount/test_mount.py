@@ -142,7 +142,7 @@ def test_a_signal_that_arrives_while_it_ends_changes_nothing(make_mount, tmp_pat
     program = tmp_path / "relayfs"
     program.write_text(SIGNALLED)
     program.chmod(0o755)
-    mount = make_mount(start=False, is_forked=False)
+    mount = make_mount(start=False)
     mount.program = program
     mount.start()
     assert mount.stop() == 0

@@ -1,10 +1,10 @@
 """A directory is removed, and another one gets its name, while a recorder knows the first by that name."""
 
 import signal
-import subprocess
 import sys
 from pathlib import Path
 
+import forking
 from babeltrace import read
 from mounts import DEADLINE_S
 from tracing import Program, Store, finish, recorded, recording
@@ -39,7 +39,7 @@ def test_a_directory_that_is_replaced_while_it_is_opened_is_another_ones(store: 
     store.change(trace, is_started=False)
     words = ["record", "t", "--store", store.path, "-o", out, "--until-stopped"]
     command = [sys.executable, "-c", REPLACING, one.directory, two.directory, *words]
-    subprocess.run(command, check=True, timeout=DEADLINE_S)
+    forking.run(command, check=True, timeout=DEADLINE_S)
     assert not two.directory.exists()
     assert read(out).events == {"one": list(range(10)), "two": list(range(5))}
 

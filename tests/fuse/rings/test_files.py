@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import forking
 import pytest
 from lines_out import printing
 from mounts import DEADLINE_S, Mount, shell, wait_until
@@ -451,7 +452,7 @@ LOOK = "import sys; from relayfs_fuse import Ring; ring = Ring(sys.argv[1]); inp
 def test_who_reads_a_ring_that_is_spoilt_meanwhile_hears_of_it(mount: Mount) -> None:
     mount.create("r", "type=ring size=4K buffers=single")
     mount.expect("is damaged: mem0: relay_ring_geometry.magic")
-    with subprocess.Popen(
+    with forking.start(
         [sys.executable, "-c", LOOK, mount.path / "r"], stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as reader:
         try:

@@ -10,6 +10,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable
 from pathlib import Path
 
+import forking
 import pytest
 from lines_out import printing
 from mounts import DEADLINE_S, Mount, User, wait_until
@@ -57,7 +58,7 @@ while True:
 
 
 def python(code: str, *arguments: object, **options: object) -> subprocess.Popen[bytes]:
-    return subprocess.Popen([sys.executable, "-c", code, *map(str, arguments)], **options)
+    return forking.start([sys.executable, "-c", code, *map(str, arguments)], **options)
 
 
 # --- by path ---
@@ -141,7 +142,7 @@ for path, options, code in (
         raise AssertionError(path, options)
 """
     environment = {**os.environ, "RELAYFS": "/nowhere", "RELAYFS_STORE": str(scratch_store)}
-    subprocess.run([sys.executable, "-c", code], env=environment, check=True)
+    forking.run([sys.executable, "-c", code], env=environment, check=True)
     mount = make_mount()
     assert "create app/r type=ring size=8K mode=no-overwrite buffers=global " in mount.channels()
     assert (mount.path / "app/r0").read_bytes() == b"before there was a mount\nby one who found it\n"

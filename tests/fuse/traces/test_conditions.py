@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
+import forking
 import pytest
 import tracing
 from making import making
@@ -51,7 +52,7 @@ class Python:
     """A Python program that does as it is told."""
 
     def __init__(self, environment: dict[str, str], user: int | None = None) -> None:
-        self.process = subprocess.Popen(
+        self.process = forking.start(
             [sys.executable, "-c", PYTHON], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1,
             env={**os.environ, **environment}, cwd="/", user=user, group=user,
             extra_groups=None if user is None else [],
@@ -437,7 +438,7 @@ def test_random_conditions_choose_as_their_model_does(store: Store, tmp_path: Pa
     conditions = []
     expected = []
     n_true = 0
-    with subprocess.Popen(
+    with forking.start(
         [sys.executable, "-c", RANDOM], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
     ) as process:
         assert process.stdin is not None

@@ -1,9 +1,9 @@
 """Events as long as a sub-buffer: strings of C and Python programs arrive whole, what does not fit is counted."""
 
-import subprocess
 import sys
 from pathlib import Path
 
+import forking
 import pytest
 from babeltrace import Trace
 from making import N_CPUS
@@ -40,7 +40,7 @@ COMMANDS = {"c": lambda: [program("traced"), "--texts"], "python": lambda: [sys.
 
 
 def emit(mount: Mount, command: list[str | Path], *words: object, user: int | None = None) -> None:
-    subprocess.run(
+    forking.run(
         [*command, *map(str, words)], env=environment_of(mount), user=user, group=user,
         extra_groups=None if user is None else [], cwd="/", timeout=DEADLINE_S, check=True,
     )  # fmt: skip

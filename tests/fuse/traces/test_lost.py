@@ -2,12 +2,12 @@
 
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+import forking
 import pytest
 from babeltrace import babeltrace
 from making import Maker, making
@@ -170,7 +170,7 @@ import mmap, os
 page = mmap.mmap(os.open({str(path)!r}, os.O_RDWR), 4096)
 page[:4096] = b"\\xff" * 4096
 """
-    subprocess.run([sys.executable, "-c", code], user=NOBODY, group=NOBODY, extra_groups=[], check=True)
+    forking.run([sys.executable, "-c", code], user=NOBODY, group=NOBODY, extra_groups=[], check=True)
     done = relayctl(mount, "stat", "t", "--parts", "--json")
     (found,) = map(json.loads, done.stdout.splitlines())
     assert found["lost_by_cause"]["no_buffers"] == 0

@@ -8,6 +8,7 @@ import sys
 from functools import partial
 from pathlib import Path
 
+import forking
 import pytest
 from mounts import DEADLINE_S, Mount, wait_until
 from pcapng import Capture, blocks, parse
@@ -126,7 +127,7 @@ def test_programs_poll_it(mount: Mount) -> None:
 
 def test_a_section_has_a_bounded_number_of_declarations(mount: Mount) -> None:
     trace = start_trace(mount, "t", "subbuf_size=1M n_subbufs=4")
-    subprocess.run([sys.executable, "-c", MANY], env=environment_of(mount), check=True, timeout=DEADLINE_S)
+    forking.run([sys.executable, "-c", MANY], env=environment_of(mount), check=True, timeout=DEADLINE_S)
     found = read(trace)
     expected = [*(f"many:e{i}" for i in range(4097)), "many:e0"]
     assert [one.interface.description["event"] for one in found.packets] == expected

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from dataclasses import replace
 
+import forking
 import pytest
 from mounts import DEADLINE_S
 from traced import directories
@@ -118,7 +119,7 @@ input()
 late(5), first(6)
 """
     environment = {**os.environ, **store.environment}
-    with subprocess.Popen(
+    with forking.start(
         [sys.executable, "-c", code], env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as program:
         assert program.stdout is not None
@@ -348,7 +349,7 @@ print(log("to the log\\n"), log_is_heard())
 logging.getLogger().addHandler(LogHandler())
 logging.warning("also %s", "this")
 """
-    with subprocess.Popen(
+    with forking.start(
         [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
         env={**os.environ, "RELAYFS": str(mount.path)},
     ) as program:  # fmt: skip
@@ -371,7 +372,7 @@ for name in ("seen", "hidden"):
     for n in range(3): event(n)
 """
     environment = {"RELAYFS": str(mount.path), "RELAYFS_STORE": str(tmp_path)}
-    subprocess.run([sys.executable, "-c", code], check=True, env={**os.environ, **environment})
+    forking.run([sys.executable, "-c", code], check=True, env={**os.environ, **environment})
     mount.command("trace stop t\n")
     (process,) = directories(mount.path / "t")
     for file in process.iterdir():

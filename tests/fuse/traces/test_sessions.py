@@ -5,6 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import forking
 import pytest
 from babeltrace import babeltrace
 from making import Maker
@@ -199,7 +200,7 @@ def test_who_looks_at_the_length_of_long_metadata_does_not_have_them_described(
 ) -> None:
     start_trace(mount, "t", ROOM)
     user = {"user": NOBODY, "group": NOBODY, "extra_groups": []}
-    process = subprocess.Popen(
+    process = forking.start(
         [sys.executable, "-c", DECLARE_MANY, mount.path / ".traces/join", EVENT],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd="/", **user,
     )  # fmt: skip

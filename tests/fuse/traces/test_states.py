@@ -14,6 +14,7 @@ from contextlib import AbstractContextManager, closing
 from pathlib import Path
 from typing import Any
 
+import forking
 import pytest
 from babeltrace import Event, babeltrace
 from build import compile_c
@@ -210,7 +211,7 @@ def test_metadata_has_the_events_of_states_whenever_the_recorder_dies(
     """A state of a new event is set when the recorder is about to read the states; it ends when it has written them."""
     command = [sys.executable, "-c", LATE]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    with subprocess.Popen(command, env=environment_of(traced_mount), **pipes) as program:
+    with forking.start(command, env=environment_of(traced_mount), **pipes) as program:
         assert (program.stdin and program.stdout and program.stdout.readline()) == "written\n"
 
         def read_late(*arguments: Any) -> Packet | None:
@@ -326,7 +327,7 @@ for seq in range(10000):
 
 
 def test_python_sets_states(traced_mount: Mount, tmp_path: Path) -> None:
-    subprocess.run([sys.executable, "-c", PYTHON], env=environment_of(traced_mount), check=True)
+    forking.run([sys.executable, "-c", PYTHON], env=environment_of(traced_mount), check=True)
     assert snapshot(traced_mount, tmp_path / "one") == {2: "b"}
     named = babeltrace(tmp_path / "one").named("python:state")
     (fields,) = [event.fields for event in named if is_state(event)]

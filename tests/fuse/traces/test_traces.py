@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import forking
 import pytest
 from holding import holding
 from making import N_CPUS, environment_of
@@ -381,7 +382,7 @@ def test_who_spoils_his_memory_holds_up_nobody(mount: Mount, seed: int) -> None:
         process, spoiled = directory_of(trace, good), directory_of(trace, bad)
         # Whoever may write to its own buffers may write this.
         directory = mount.store / "t" / spoiled.name
-        subprocess.run([sys.executable, "-c", SCRIBBLER, directory, str(seed)], check=True)
+        forking.run([sys.executable, "-c", SCRIBBLER, directory, str(seed)], check=True)
         for cpu in range(N_CPUS):
             shell(f"timeout 10 cat {spoiled}/cpu{cpu} | head -c 100000 >/dev/null; ls -l {spoiled}", mount.path)
         mount.command("trace stop t\n")
