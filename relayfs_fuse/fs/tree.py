@@ -247,7 +247,7 @@ class Tree:
         The kernel carries out one write(2) to an inode at a time. A process that waits for another's write(2) cannot be
         killed, so different users must not write to the same inode.
         """
-        if uid in (0, os.geteuid()) or not node.has_views:
+        if not node.has_views or uid in (0, os.geteuid()):
             return node
         view = self._views.get((node, uid))
         if view is None:

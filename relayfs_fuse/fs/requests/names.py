@@ -182,6 +182,7 @@ class NameOperations(pyfuse3.Operations):
         """
         uid = tap.request().uid
         directory, listing = self._listings.get(fh) or self._list_again(fh)
+        file = _file()
         for index in range(max(0, start_id), len(listing)):
             name, listed = listing[index]
             if listed is None:
@@ -191,10 +192,12 @@ class NameOperations(pyfuse3.Operations):
                 continue
             node = self._tree.view(listed, uid)
             is_directory = isinstance(node, Directory)
-            entry = self._entry(node) if is_directory else _name_of(node)
+            file.st_ino = node.inode
+            entry = self._entry(node) if is_directory else file
             if not pyfuse3.readdir_reply(token, os.fsencode(name), entry, index + 1):
                 return
-            node.lookups += is_directory
+            if is_directory:
+                node.lookups += 1
 
     async def releasedir(self, fh: int) -> None:
         """Close a directory."""
@@ -426,9 +429,8 @@ def _entry_of(attributes: Attributes) -> pyfuse3.EntryAttributes:
     return entry
 
 
-def _name_of(node: Node) -> pyfuse3.EntryAttributes:
-    """Return what a listing says of a file: its inode number and type."""
+def _file() -> pyfuse3.EntryAttributes:
+    """Return what a listing says of a file besides its inode number: its type."""
     entry = pyfuse3.EntryAttributes()
-    entry.st_ino = node.inode
     entry.st_mode = stat.S_IFREG
     return entry
