@@ -28,22 +28,23 @@ class _ToldToEnd(Exception):  # noqa: N818  # no error
 class _Told:
     """Notes the first signal that ends programs, between two records; a second one ends this program at once.
 
+    descriptor: the file that is read
     signum: its number; None: none came
     """
 
-    def __init__(self) -> None:
+    def __init__(self, descriptor: int) -> None:
         self.signum: int | None = None
         self._event = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._poll = select.poll()
+        for each in (descriptor, self._event):
+            self._poll.register(each, select.POLLIN)
         self._handled = [signum for signum in _SIGNALS if signal.getsignal(signum) != signal.SIG_IGN]
         for signum in self._handled:
             signal.signal(signum, self._note)
 
-    def is_there(self, descriptor: int) -> bool:
-        """Wait until a file can be read; False: a signal came."""
-        poll = select.poll()
-        for each in (descriptor, self._event):
-            poll.register(each, select.POLLIN)
-        poll.poll()
+    def is_there(self) -> bool:
+        """Wait until the file can be read; False: a signal came."""
+        self._poll.poll()
         return self.signum is None
 
     def pause(self, seconds: float) -> None:
@@ -81,12 +82,12 @@ def write(channel: str, mount: str | None, fixed: int | None, length_prefixed: b
         split = Split(opened, by, fixed or 1, waits=blocks)
         if fixed is not None and fixed > split.largest:
             raise click.UsageError(f"--fixed {fixed}: a record of {channel} has at most {split.largest} bytes")
-        told = _Told()
         stdin = sys.stdin.fileno()
+        told = _Told(stdin)
         feed = Feed(channel, split, pause=told.pause)
         try:
             with suppress(_ToldToEnd):
-                while told.is_there(stdin) and feed.take(stdin):
+                while told.is_there() and feed.take(stdin):
                     pass
         except (OSError, RelayError):
             # Also now, readers of whole sub-buffers are to have what was written.

@@ -257,8 +257,9 @@ int __relay_write(struct rchan *chan, const void *data, size_t length);
  * Returns the number of records written, in order. The first record that is refused ends the batch; if it is the very
  * first one, returns its error as relay_write() does. Records that were not tried are not counted as lost.
  *
- * In a channel of scheme lockless (buffers=single or global) without times, records of together 4 KiB are reserved as one,
- * which costs a fraction of single records. If the program dies while it copies them, all of them are torn.
+ * In a channel of scheme rseq or lockless without times, records of together 4 KiB are written as one, which costs a
+ * fraction of single records. If the program dies while it copies them, then with scheme lockless (buffers=single or global)
+ * all of them are torn.
  */
 long relay_write_batch(struct rchan *chan, const void *data, const size_t *lengths, size_t n);
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Cutting a stream of bytes into records, and writing them to a channel: the loop of relayctl write and run. */
 #define _GNU_SOURCE
-#include "buffer/write.h"
+#include "base/cpu.h"
 #include "channel/channel.h"
 #include "ring/ring.h"
 #include "store/remote_file.h"
@@ -11,7 +11,8 @@
 #include <relayfs/split_store.h>
 #include <string.h>
 
-enum { PREFIX_BYTES = 4 };
+/* MOST_FOUND: so many records are found at once. */
+enum { PREFIX_BYTES = 4, MOST_FOUND = 256 };
 
 /* The next record: its length, and the bytes before it. */
 struct cut {
@@ -99,60 +100,83 @@ static int refuse(struct relay_split *split, const void *data, const struct cut 
 	return err ? err : -EMSGSIZE;
 }
 
-/* Write as many whole records as one reservation takes, if nothing lies between them. Returns their bytes; 0: none was
- * written so. */
-static size_t write_together(struct relay_split *split, const unsigned char *data, size_t left)
+/* Find records that are there and lie one after the other: store their lengths, at most MOST_FOUND. Returns how many; 0: maybe there
+ * is one all the same, which cut_next() finds. */
+static size_t find_many(struct relay_split *split, const unsigned char *data, size_t left, size_t *lengths)
 {
-	if (split->by == RELAY_SPLIT_PREFIXED || !split->chan || !split->chan->is_shared)
+	const unsigned char separator = split->by == RELAY_SPLIT_LINES ? '\n' : (unsigned char)split->separator;
+	size_t n = 0, begin = 0, at = split->searched;
+	if (split->by == RELAY_SPLIT_PREFIXED)
 		return 0;
-	struct rchan_buf *buf = relay_chan_shared(split->chan);
-	const size_t searched = split->searched;
-	size_t room = relay_together_room(buf), length = 0;
-	uint64_t n = 0;
-	if (room > left)
-		room = left;
-	for (struct cut cut; length < room; length += cut.length, n++) {
-		cut = cut_next(split, data + length, room - length, false);
-		if (!cut.is_whole)
-			break;
+	if (split->by == RELAY_SPLIT_FIXED) {
+		for (; n < MOST_FOUND && left - begin >= split->fixed; begin += split->fixed)
+			lengths[n++] = split->fixed;
+		return n;
 	}
-	if (n < 2 || !relay_write_together(buf, data, length, n)) {
-		split->searched = searched;
+	for (; at + RELAY_COMPARED <= left && n + RELAY_COMPARED <= MOST_FOUND; at += RELAY_COMPARED)
+		for (uint64_t found = relay_where_equal(data + at, separator); found; found &= found - 1) {
+			size_t end = at + (size_t)__builtin_ctzll(found) + 1;
+			lengths[n++] = end - begin;
+			begin = end;
+		}
+	split->searched = at - begin;
+	return n;
+}
+
+/* Write the record of a cut, or have it counted as refused. Returns the bytes that it takes; 0: split->error says why it was not
+ * written. */
+static size_t write_cut(struct relay_split *split, const unsigned char *data, const struct cut *cut)
+{
+	const unsigned char *record = data + cut->before;
+	int err = cut->length > split->largest ? refuse(split, record, cut) : write_record(split, record, cut->length);
+	if (!err) {
+		split->records++;
+		split->bytes += cut->length;
+	} else if (err == -ENOSPC && split->waits == RELAY_SPLIT_LOSES) {
+		split->full++;
+	} else {
+		split->error = err;
+		split->length = cut->length;
+		split->extent = cut->is_whole || has_length(split) ? cut->before + cut->length : 0;
+		split->searched = 0;
 		return 0;
 	}
-	split->records += n;
-	split->bytes += length;
-	return length;
+	return cut->before + cut->length;
+}
+
+/* Write n records that lie one after the other, up to the first that is refused. Returns their bytes. */
+static size_t write_many(struct relay_split *split, const unsigned char *data, const size_t *lengths, size_t n)
+{
+	const unsigned char *at = data;
+	while (n && !split->error) {
+		const unsigned char *begin = at;
+		size_t together = split->chan ? relay_chan_write_together(split->chan, &at, lengths, n) : 0;
+		split->records += together;
+		split->bytes += (size_t)(at - begin);
+		if (!together) {
+			at += write_cut(split, at, &(struct cut){.length = *lengths, .is_whole = true});
+			together = 1;
+		}
+		lengths += together;
+		n -= together;
+	}
+	return (size_t)(at - data);
 }
 
 size_t relay_split_write(struct relay_split *split, const void *data, size_t length, int ends)
 {
 	const unsigned char *at = data, *end = at + length;
+	size_t lengths[MOST_FOUND];
 	split->error = 0;
-	while (at < end) {
-		size_t together = write_together(split, at, (size_t)(end - at));
-		at += together;
-		if (together)
+	while (at < end && !split->error) {
+		size_t n = find_many(split, at, (size_t)(end - at), lengths);
+		at += write_many(split, at, lengths, n);
+		if (n)
 			continue;
 		struct cut cut = cut_next(split, at, (size_t)(end - at), ends);
-		bool is_long = cut.length > split->largest;
-		if (!cut.is_whole && !is_long)
+		if (!cut.is_whole && cut.length <= split->largest)
 			break;
-		int err =
-		    is_long ? refuse(split, at + cut.before, &cut) : write_record(split, at + cut.before, cut.length);
-		if (!err) {
-			split->records++;
-			split->bytes += cut.length;
-		} else if (err == -ENOSPC && split->waits == RELAY_SPLIT_LOSES) {
-			split->full++;
-		} else {
-			split->error = err;
-			split->length = cut.length;
-			split->extent = cut.is_whole || has_length(split) ? cut.before + cut.length : 0;
-			split->searched = 0;
-			break;
-		}
-		at += cut.before + cut.length;
+		at += write_cut(split, at, &cut);
 	}
 	return (size_t)(at - (const unsigned char *)data);
 }

@@ -7,6 +7,7 @@
  *     relay_cpu_has_tsc()    True if this counter exists, and counts at a constant rate.
  *     relay_relax()          Tell the CPU that this thread spins in a loop.
  *     relay_prefetch_for_store()   Have the CPU fetch a cache line that this thread will store to; of any address.
+ *     relay_where_equal()    Compare each of RELAY_COMPARED bytes with `byte`: bit n is 1 if byte n is equal.
  */
 #ifndef RELAYFS_BASE_CPU_H
 #define RELAYFS_BASE_CPU_H
@@ -16,6 +17,8 @@
 #include <relayfs/layout.h>
 #include <stdbool.h>
 #include <stdint.h>
+
+enum { RELAY_COMPARED = 64 };
 
 #include RELAY_ARCH_CPU_H
 

@@ -64,6 +64,8 @@ static inline __attribute__((cold)) int relay_rseq_misplaced(uint32_t cpu)
  * relay_rseq_transact(): if flags has no bit of tx->refuse, and the latch is {expect_first, expect_second}: do the
  * stores of tx->store, and set the latch to {new_first, new_second}.
  *
+ * relay_rseq_records(): as relay_rseq_record(), but the bytes are those of n records.
+ *
  * relay_rseq_pass(): if latch->first is `expect`: store `records` in the second word that is not valid, `passed` in
  * *word, and `next` in latch->first.
  */
@@ -81,6 +83,13 @@ static inline enum relay_rseq_result relay_rseq_change(struct relay_latch *latch
 	        [new_first] "i"(offsetof(struct relay_tx, new_first)),
 	        [new_second] "i"(offsetof(struct relay_tx, new_second)), [store] "i"(offsetof(struct relay_tx, store))),
 	    RELAY_TRANSACT_CLOBBERS)
+}
+
+static inline enum relay_rseq_result relay_rseq_records(struct relay_control *control, uint64_t expect, uint64_t next,
+                                                        void *to, const void *from, uint64_t length, uint64_t n,
+                                                        uint32_t cpu)
+{
+	RELAY_RSEQ_SECTION(RELAY_RECORDS, RELAY_INPUTS(RELAY_RECORD_INPUTS, [n] "r"(n)), RELAY_RECORDS_CLOBBERS)
 }
 
 static inline enum relay_rseq_result relay_rseq_store_passed(struct relay_latch *latch, uint64_t expect, uint64_t next,

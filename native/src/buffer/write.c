@@ -234,15 +234,31 @@ static uint64_t room_behind(const struct rchan_buf *buf, uint64_t pos)
 
 size_t relay_together_room(const struct rchan_buf *buf)
 {
-	if (buf->scheme != RELAY_LOCKLESS || buf->is_timed)
+	if (buf->scheme == RELAY_LOCKING || buf->is_timed)
 		return 0;
 	uint64_t room =
 	    room_behind(buf, __atomic_load_n(&buf->control->head.first, __ATOMIC_ACQUIRE) & RELAY_POSITION_MASK);
 	return room < RELAY_TOGETHER_MAX ? room : RELAY_TOGETHER_MAX;
 }
 
+static bool write_together_rseq(struct rchan_buf *buf, const void *data, size_t length, uint64_t n)
+{
+	/* Relaxed: as in relay_write_rseq_here(). */
+	uint64_t head = __atomic_load_n(&buf->control->head.first, __ATOMIC_RELAXED), pos = head & RELAY_POSITION_MASK;
+	if (room_behind(buf, pos) < length)
+		return false;
+	RELAY_PUBLISHES(&buf->control->head.first);
+	if (relay_rseq_records(buf->control, head, (head + length) ^ RELAY_LATCH_INDEX, relay_pos_data(buf, pos), data,
+	                       length, n, buf->cpu) != RELAY_RSEQ_DONE)
+		return false;
+	relay_wake_record(buf);
+	return true;
+}
+
 bool relay_write_together(struct rchan_buf *buf, const void *data, size_t length, uint64_t n)
 {
+	if (buf->scheme == RELAY_RSEQ)
+		return write_together_rseq(buf, data, length, n);
 	struct relay_claim *claim = relay_claim_take(buf);
 	if (!claim)
 		return false;

@@ -47,14 +47,15 @@ static inline uint64_t relay_record_stamp(const struct relay_record_time *time)
 }
 
 /*
- * Records that lie one after the other in the caller's memory can be written together, as one reservation, if the buffer
- * has scheme lockless and its records have no heads. They differ from single records only if their writer dies: then all
- * of them are torn.
+ * Records that lie one after the other in the caller's memory can be written together, in one section or as one
+ * reservation, if the buffer has scheme rseq or lockless and its records have no heads. In scheme lockless they differ from
+ * single records if their writer dies: then all of them are torn.
  *
  * relay_together_room()   how many bytes fit behind the last record, at most RELAY_TOGETHER_MAX. 0: none, because a
  *                         sub-buffer has to begin first, or records would be refused, or the buffer is another one
- * relay_write_together()  write n records, of `length` bytes together. False: there is not so much room, or others write
- *                         at the same time; nothing was done or counted, and the caller writes one record alone
+ * relay_write_together()  write n records, of `length` bytes together. False: there is not so much room, others write at
+ *                         the same time, or the section was aborted; nothing was done or counted, and the caller writes
+ *                         one record alone
  */
 enum { RELAY_TOGETHER_MAX = 4096 };
 size_t relay_together_room(const struct rchan_buf *buf);

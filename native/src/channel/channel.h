@@ -57,9 +57,9 @@ struct relay_record_time;
  * (buffer/write.h). Also returns -ENOTSUP: this thread has no rseq; or RELAY_TIME_IS_LONG. */
 int relay_chan_write_timed(struct rchan *chan, size_t length, struct relay_record_time *time);
 
-/* The buffer of the CPU that this thread runs on, if threads of all CPUs write to it, and records have no times; else
- * NULL. */
-struct rchan_buf *relay_chan_shared(struct rchan *chan);
+/* Write as many of n records, which lie one after the other at *at, as buffer/write.h allows together. Returns how many,
+ * and adds their bytes to *at; 0: none was written so. */
+size_t relay_chan_write_together(struct rchan *chan, const unsigned char **at, const size_t *lengths, size_t n);
 
 /* Return the path of a buffer's relay file. NULL: no memory. */
 char *relay_chan_file(const struct rchan *chan, const struct rchan_buf *buf);

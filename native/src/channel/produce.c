@@ -155,16 +155,18 @@ int __relay_write(struct rchan *chan, const void *data, size_t length)
 	return relay_write(chan, data, length);
 }
 
-struct rchan_buf *relay_chan_shared(struct rchan *chan)
+/* The buffer to which this thread may write several records at once; NULL: none. */
+static struct rchan_buf *buffer_here(struct rchan *chan)
 {
+	uint32_t cpu = relay_rseq_cpu();
+	if (chan && cpu < chan->fast.n_rseq[RELAY_INLINE_VERSION])
+		return &chan->bufs[cpu];
 	return chan && chan->is_shared ? &chan->bufs[choose_buffer(chan)] : NULL;
 }
 
-/* Write as many records as one reservation takes. Returns how many, and adds their bytes to *at; 0: none was written
- * so. */
-static size_t write_together(struct rchan *chan, const unsigned char **at, const size_t *lengths, size_t n)
+size_t relay_chan_write_together(struct rchan *chan, const unsigned char **at, const size_t *lengths, size_t n)
 {
-	struct rchan_buf *buf = relay_chan_shared(chan);
+	struct rchan_buf *buf = n > 1 ? buffer_here(chan) : NULL;
 	size_t room = buf ? relay_together_room(buf) : 0, length = 0, fit = 0;
 	while (fit < n && lengths[fit] && lengths[fit] <= room - length)
 		length += lengths[fit++];
@@ -178,7 +180,7 @@ long relay_write_batch(struct rchan *chan, const void *data, const size_t *lengt
 {
 	const unsigned char *at = data;
 	for (size_t i = 0, together; i < n; i += together) {
-		together = write_together(chan, &at, lengths + i, n - i);
+		together = relay_chan_write_together(chan, &at, lengths + i, n - i);
 		int err = together ? 0 : relay_write(chan, at, lengths[i]);
 		if (err)
 			return i ? (long)i : err;

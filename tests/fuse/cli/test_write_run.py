@@ -54,6 +54,20 @@ def test_lines_become_records(mount: Mount, options: str) -> None:
         assert channel.read_bytes() == b"".join(lines)
 
 
+@pytest.mark.parametrize("options", ["", "buffers=single", "type=ring size=128K"])
+def test_lines_of_each_length_become_records(mount: Mount, options: str) -> None:
+    channel = mount.create("app/each", options)
+    lines = [b"%d" % n + b"." * (n % 200) + b"\n" for n in range(600)]
+    assert write(mount, b"".join(lines), "app/each") == (0, "")
+    if "ring" in options:
+        assert records(channel) == lines
+        return
+    assert int(mount.shown("app/each", "records")) == len(lines)
+    files = [channel] if options else [Path(f"{channel}{cpu}") for cpu in range(os.cpu_count() or 1)]
+    written = b"".join(file.read_bytes() for file in files).splitlines(keepends=True)
+    assert sorted(written) == sorted(lines)
+
+
 def test_other_records_are_cut_by_their_lengths(mount: Mount) -> None:
     ring = mount.create("app/ring", "type=ring size=4K framing=length")
     assert write(mount, b"abcdef", "app/ring", "--fixed", 3) == (0, "")

@@ -68,13 +68,14 @@
 #define RELAY_RECORD_STAMP "str %[stamp], [%[to], #-8]\n"
 
 /* Store second[t] + 1 in second[!t], then `next` in first; t: the top bit of `expect`. `moved`: second[t] names a claim. */
-#define RELAY_RECORD_COMMIT												\
+#define RELAY_RECORD_COMMIT RELAY_RECORDS_COMMIT("add x11, x11, #1\n")
+#define RELAY_RECORDS_COMMIT(count)											\
 	"lsr x9, %[expect], #63\n"											\
 	"add x10, %[head], x9, lsl #3\n"										\
 	"ldr x11, [x10, #8]\n"												\
 	"lsr x12, x11, %[owner_shift]\n"										\
 	"cbnz x12, %l[moved]\n"												\
-	"add x11, x11, #1\n"												\
+	count														\
 	"eor x9, x9, #1\n"												\
 	"add x10, %[head], x9, lsl #3\n"										\
 	"str x11, [x10, #8]\n"												\

@@ -40,14 +40,16 @@
 /* Store the first 8 bytes of the record, which end at `to`. */
 #define RELAY_RECORD_STAMP "movq %[stamp], -8(%[to])\n"
 
-/* Store second[t] + 1 in second[!t], then `next` in first; t: the top bit of `expect`. `moved`: second[t] names a claim. */
-#define RELAY_RECORD_COMMIT                                                                                   \
+/* Store second[t] in second[!t], increased by what `count` adds to rcx, then `next` in first; t: the top bit of `expect`.
+ * `moved`: second[t] names a claim. */
+#define RELAY_RECORD_COMMIT RELAY_RECORDS_COMMIT("incq %%rcx\n")
+#define RELAY_RECORDS_COMMIT(count)                                                                           \
 	"movq %[expect], %%rax\n"                                                                             \
 	"shrq $63, %%rax\n"                                                                                   \
 	"cmpw $0, %c[head] + 14(%[control], %%rax, 8)\n"                                                      \
 	"jnz %l[moved]\n"                                                                                     \
 	"movq %c[head] + 8(%[control], %%rax, 8), %%rcx\n"                                                    \
-	"incq %%rcx\n"                                                                                        \
+	count                                                                                                 \
 	"xorl $1, %%eax\n"                                                                                    \
 	"movq %%rcx, %c[head] + 8(%[control], %%rax, 8)\n"                                                    \
 	"movq %[next], %c[head](%[control])\n"

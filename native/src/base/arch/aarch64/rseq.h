@@ -38,6 +38,10 @@
 	"stlr x11, [%[latch]]\n"
 #define RELAY_TRANSACT_CLOBBERS "x9", "x10", "x11"
 
+/* Of relay_rseq_records(). */
+#define RELAY_RECORDS RELAY_RECORD_CHECK RELAY_COPY RELAY_RECORDS_COMMIT("add x11, x11, %[n]\n")
+#define RELAY_RECORDS_CLOBBERS RELAY_COPY_CLOBBERS
+
 /* Of relay_rseq_pass(). */
 #define RELAY_PASS													\
 	"ldr x9, [%[latch]]\n"												\

@@ -33,6 +33,10 @@
 	"movq %%rcx, (%[latch])\n"
 #define RELAY_TRANSACT_CLOBBERS "rax", "rcx", "rdx"
 
+/* Of relay_rseq_records(). */
+#define RELAY_RECORDS RELAY_RECORD_CHECK RELAY_COPY_LONG RELAY_RECORDS_COMMIT("addq %[n], %%rcx\n")
+#define RELAY_RECORDS_CLOBBERS "rax", "rcx", "rsi", "rdi"
+
 /* Of relay_rseq_pass(). */
 #define RELAY_PASS													\
 	"cmpq %[expect], (%[latch])\n"											\
