@@ -45,7 +45,8 @@ class Channel(library.Closing):
         self._handle = ChannelHandle(self.path, options)
         self._pointer = self._handle.pointer
 
-    def write(self, data: AnyBuffer, *, will_retry: bool = False) -> None:
+    # Python calls a function with a parameter that is only a keyword in a slower way.
+    def write(self, data: AnyBuffer, will_retry: bool = False) -> None:
         """Write one record into the current CPU's buffer.
 
         data: bytes, or another object with a contiguous buffer

@@ -73,7 +73,8 @@ class Ring(library.Closing):
         self._handle = RingsHandle(self.path, options)
         self._pointer = self._handle.pointer
 
-    def output(self, data: AnyBuffer, wakeup: bool | None = None, *, will_retry: bool = False) -> None:
+    # Python calls a function with a parameter that is only a keyword in a slower way.
+    def output(self, data: AnyBuffer, wakeup: bool | None = None, will_retry: bool = False) -> None:
         """Write one record.
 
         data: bytes, or another object with a contiguous buffer
