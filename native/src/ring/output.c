@@ -37,7 +37,7 @@ static inline void copy(unsigned char *to, const unsigned char *from, size_t len
 {
 	enum { PIECE = 16 };
 	unsigned char first[PIECE], second[PIECE], third[PIECE], last[PIECE];
-	if (length - PIECE > 3 * PIECE) {
+	if (__builtin_expect(length - PIECE > 3 * PIECE, 0)) {
 		if (length)
 			memcpy(to, from, length);
 		return;
@@ -68,16 +68,23 @@ static __attribute__((noinline)) int output_claimed_anyhow(struct relay_ring *ri
 	return 0;
 }
 
-/* Write a record by reservation, copy and commit. */
-static inline int output_claimed(struct relay_ring *ring, const void *data, size_t length, uint64_t flags)
+/* The fast path of output_claimed(). Returns false as relay_ring_reserve_again(). */
+static inline __attribute__((always_inline)) bool output_again(struct relay_ring *ring, const void *data, size_t length,
+                                                               uint64_t flags)
 {
 	struct relay_ring_claim *claim;
 	uint64_t pos;
 	if (__builtin_expect(!relay_ring_reserve_again(ring, length, &claim, &pos), 0))
-		return output_claimed_anyhow(ring, data, length, flags);
+		return false;
 	copy(relay_ring_at(ring, pos) + RELAY_RING_HEADER_BYTES, data, length);
 	end_record(ring, claim, pos, (uint32_t)length, flags);
-	return 0;
+	return true;
+}
+
+/* Write a record by reservation, copy and commit. */
+static inline int output_claimed(struct relay_ring *ring, const void *data, size_t length, uint64_t flags)
+{
+	return output_again(ring, data, length, flags) ? 0 : output_claimed_anyhow(ring, data, length, flags);
 }
 
 /* --- writing in one restartable section --- */
@@ -123,22 +130,34 @@ static inline __attribute__((always_inline)) int output_here(struct relay_ring *
 	return 0;
 }
 
-/* As relay_ring_reserve(), but returns the error, or RELAY_WRONG_CPU as output_here(). */
-static inline int reserve_here(struct relay_ring *ring, size_t length, uint64_t flags, void **record)
+/* Note a reservation for its commit; return where its record begins. */
+static inline void *noted(struct relay_ring *ring, const struct relay_ring_claim *claim, uint64_t pos)
+{
+	if (claim - ring->claims < RELAY_N_CLAIMS_KEPT)
+		relay_inline_ring_note(ring, (uint64_t)(claim - ring->claims), pos);
+	return relay_ring_at(ring, pos) + RELAY_RING_HEADER_BYTES;
+}
+
+/* The fast path of reserve_here(). Returns NULL as relay_ring_reserve_again(). */
+static inline __attribute__((always_inline)) void *reserve_again(struct relay_ring *ring, size_t length)
 {
 	struct relay_ring_claim *claim;
 	uint64_t pos;
-	size_t before = RELAY_RING_HEADER_BYTES;
-	if (__builtin_expect(!relay_ring_reserve_again(ring, length, &claim, &pos), 0)) {
-		int err = relay_ring_reserve_claimed(ring, length, flags & RELAY_RING_WILL_RETRY, &claim, &pos);
-		if (err)
-			return err;
-		before += ring->time_bytes;
-	}
-	if (claim - ring->claims < RELAY_N_CLAIMS_KEPT)
-		relay_inline_ring_note(ring, (uint64_t)(claim - ring->claims), pos);
-	*record = relay_ring_at(ring, pos) + before;
-	return 0;
+	return relay_ring_reserve_again(ring, length, &claim, &pos) ? noted(ring, claim, pos) : NULL;
+}
+
+/* As relay_ring_reserve(), but returns the error, or RELAY_WRONG_CPU as output_here(). */
+static inline int reserve_here(struct relay_ring *ring, size_t length, uint64_t flags, void **record)
+{
+	*record = reserve_again(ring, length);
+	if (__builtin_expect(*record != NULL, 1))
+		return 0;
+	struct relay_ring_claim *claim;
+	uint64_t pos;
+	int err = relay_ring_reserve_claimed(ring, length, flags & RELAY_RING_WILL_RETRY, &claim, &pos);
+	if (!err)
+		*record = (unsigned char *)noted(ring, claim, pos) + ring->time_bytes;
+	return err;
 }
 
 /* --- writing and reserving on any CPU --- */
@@ -220,7 +239,18 @@ int relay_ring_output(struct relay_ring *ring, const void *data, size_t length, 
 	return relay_inline_output(ring, data, length, flags);
 }
 
-/* Not inlined, so that relay_ring_output() saves few registers. */
+/* The slow path of relay_ring_output_anyhow(), for all cases. */
+static __attribute__((noinline)) int output_anywhere(struct relay_ring *ring, const void *data, size_t length,
+                                                     uint64_t flags)
+{
+	int err = output_here(ring, data, length, flags);
+	if (__builtin_expect(err != RELAY_WRONG_CPU, 1))
+		return err;
+	return produce_there(ring, &(struct product){.data = data ? data : "", .length = length, .flags = flags});
+}
+
+/* Not inlined, so that relay_ring_output() saves few registers. The fast path of scheme lockless calls no function in the usual
+ * case: registers that calls save are stores, and the locked instruction of the next record waits for all stores. */
 __attribute__((noinline)) int relay_ring_output_anyhow(struct relay_ring *ring, const void *data, size_t length,
                                                        uint64_t flags)
 {
@@ -228,10 +258,9 @@ __attribute__((noinline)) int relay_ring_output_anyhow(struct relay_ring *ring, 
 		return -EBADF;
 	if (__builtin_expect(flags & ~OUTPUT_FLAGS || (!data && length), 0))
 		return -EINVAL;
-	int err = output_here(ring, data, length, flags);
-	if (__builtin_expect(err != RELAY_WRONG_CPU, 1))
-		return err;
-	return produce_there(ring, &(struct product){.data = data ? data : "", .length = length, .flags = flags});
+	if (ring->scheme != RELAY_RSEQ && output_again(ring, data, length, flags))
+		return 0;
+	return output_anywhere(ring, data, length, flags);
 }
 
 int relay_ring_refuse(struct relay_ring *ring, size_t length)
@@ -281,7 +310,8 @@ static void *reserved(int err, const struct product *product)
 	return NULL;
 }
 
-__attribute__((noinline)) void *relay_ring_reserve_anyhow(struct relay_ring *ring, size_t length, uint64_t flags)
+/* The slow path of relay_ring_reserve_anyhow(), for all cases. */
+static __attribute__((noinline)) void *reserve_anywhere(struct relay_ring *ring, size_t length, uint64_t flags)
 {
 	void *record;
 	int err = !ring ? -EBADF : flags & ~RESERVE_FLAGS ? -EINVAL : reserve_here(ring, length, flags, &record);
@@ -289,6 +319,17 @@ __attribute__((noinline)) void *relay_ring_reserve_anyhow(struct relay_ring *rin
 		return record;
 	struct product product = {.length = length, .flags = flags};
 	return reserved(err == RELAY_WRONG_CPU ? produce_there(ring, &product) : err, &product);
+}
+
+/* Calls no function in the usual case, as relay_ring_output_anyhow(). */
+__attribute__((noinline)) void *relay_ring_reserve_anyhow(struct relay_ring *ring, size_t length, uint64_t flags)
+{
+	if (__builtin_expect(ring && !(flags & ~RESERVE_FLAGS) && ring->scheme != RELAY_RSEQ, 1)) {
+		void *record = reserve_again(ring, length);
+		if (__builtin_expect(record != NULL, 1))
+			return record;
+	}
+	return reserve_anywhere(ring, length, flags);
 }
 
 __attribute__((noinline)) static void *reserve_percpu(const struct relay_rings *rings, size_t length, uint64_t flags)

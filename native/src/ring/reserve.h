@@ -90,8 +90,10 @@ static inline void relay_ring_show_place(struct relay_ring *ring, const struct r
  * made the last reservation, the producer position has passed that, and there is room. Otherwise it returns false, and
  * nothing has been changed.
  */
-static inline bool relay_ring_reserve_again_lockless(struct relay_ring *ring, uint64_t length,
-                                                     struct relay_ring_claim **claim, uint64_t *pos)
+static inline __attribute__((always_inline)) bool relay_ring_reserve_again_lockless(struct relay_ring *ring,
+                                                                                    uint64_t length,
+                                                                                    struct relay_ring_claim **claim,
+                                                                                    uint64_t *pos)
 {
 	struct relay_ring_claim *mine = relay_ring_claim_kept(ring);
 	uint64_t last_claim;
@@ -102,7 +104,7 @@ static inline bool relay_ring_reserve_again_lockless(struct relay_ring *ring, ui
 	if (!mine || last_claim != relay_ring_claim_name(ring, mine) || flags & RELAY_STOPPED ||
 	    relay_ring_produced(ring) != place.pos || place.pos % 8 || !relay_ring_is_quick(ring, length))
 		return false;
-	if (!relay_ring_has_room(ring, place.end) &&
+	if (__builtin_expect(!relay_ring_has_room(ring, place.end), 0) &&
 	    (ring->mode != RELAY_OVERWRITE || relay_ring_make_room(ring, place.end)))
 		return false;
 	if (!relay_claim_use(&mine->owner))
@@ -123,8 +125,8 @@ static inline bool relay_ring_reserve_again_lockless(struct relay_ring *ring, ui
 /* --- both --- */
 
 /* The fast path: reserve `length` bytes at *pos, with *claim, which is then the caller's. Returns false as above. */
-static inline bool relay_ring_reserve_again(struct relay_ring *ring, uint64_t length, struct relay_ring_claim **claim,
-                                            uint64_t *pos)
+static inline __attribute__((always_inline)) bool
+relay_ring_reserve_again(struct relay_ring *ring, uint64_t length, struct relay_ring_claim **claim, uint64_t *pos)
 {
 	uint64_t number;
 	if (ring->scheme != RELAY_RSEQ)
