@@ -124,10 +124,28 @@ int relay_counters_sum(const struct relay_counters *counters, int instance, int6
 	return 0;
 }
 
+#if defined(__x86_64__)
+/* The same with four words, of CPUs that can: to store two at once is what limits the copy. Only `to` may be less aligned. */
+typedef int64_t four __attribute__((vector_size(32), aligned(16)));
+
+__attribute__((target("avx"))) static size_t copy_fours(pair *to, const volatile pair *from, size_t n)
+{
+#pragma GCC unroll 4
+	for (size_t i = 0; i < n / 2; i++)
+		((four *)to)[i] = ((const volatile four *)from)[i];
+	return n / 2 * 2;
+}
+#endif
+
 static void copy_pairs(pair *to, const volatile pair *from, size_t n)
 {
+	size_t i = 0;
+#if defined(__x86_64__)
+	if (__builtin_cpu_supports("avx"))
+		i = copy_fours(to, from, n);
+#endif
 #pragma GCC unroll 8
-	for (size_t i = 0; i < n; i++)
+	for (; i < n; i++)
 		to[i] = from[i];
 }
 

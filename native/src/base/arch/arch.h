@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* The header files of the architecture for which this is compiled. Other files that depend on the architecture: quiet.c,
- * <relayfs/trace_event.h>, <relayfs/producer.h> and <relayfs/inline/rseq.h>. */
+ * counters/reader.c, <relayfs/trace_event.h>, <relayfs/producer.h> and <relayfs/inline/rseq.h>. */
 #ifndef RELAYFS_BASE_ARCH_ARCH_H
 #define RELAYFS_BASE_ARCH_ARCH_H
 
