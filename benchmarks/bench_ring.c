@@ -5,7 +5,7 @@
  *
  *     bench_ring ROUNDS CPU OTHER_CPU DIRECTORY
  *
- * Everything is measured in each round, so that what disturbs the machine disturbs all of it alike. The copy and each
+ * Everything is measured in each round, so that what disturbs the machine disturbs all of it alike. Both yardsticks and each
  * kind of ring have one of their own, of the same size. What is not overwritten is taken out now and then, outside of
  * the time, by setting the consumer's position as a program that maps the ring may. DIRECTORY is on tmpfs.
  */
@@ -168,7 +168,7 @@ static long produce(void *on)
 
 int main(int argc, char **argv)
 {
-	struct bench copy, percpu, global, percpu_overwrite, global_overwrite, percpu_timed, global_timed;
+	struct bench copy, exchange, percpu, global, percpu_overwrite, global_overwrite, percpu_timed, global_timed;
 	struct kernel_ring kernel;
 	bool kernel_lets;
 	int round, rounds;
@@ -180,6 +180,7 @@ int main(int argc, char **argv)
 	take_cpus(argv, cpus);
 	memset(record, 'r', sizeof(record));
 	copy = make_bench(argv[4], "copy", RELAY_PERCPU, RELAY_NO_OVERWRITE, RELAY_NO_TIMESTAMP);
+	exchange = make_bench(argv[4], "exchange", RELAY_GLOBAL, RELAY_NO_OVERWRITE, RELAY_NO_TIMESTAMP);
 	percpu = make_bench(argv[4], "percpu", RELAY_PERCPU, RELAY_NO_OVERWRITE, RELAY_NO_TIMESTAMP);
 	global = make_bench(argv[4], "global", RELAY_GLOBAL, RELAY_NO_OVERWRITE, RELAY_NO_TIMESTAMP);
 	percpu_overwrite = make_bench(argv[4], "percpu-overwrite", RELAY_PERCPU, RELAY_OVERWRITE, RELAY_NO_TIMESTAMP);
@@ -197,6 +198,8 @@ int main(int argc, char **argv)
 			sample("percpu", relay_ring_output, &percpu, sizes[i]);
 			sample("global", relay_ring_output, &global, sizes[i]);
 		}
+		sample("exchange", yardstick_ring_exchange, &exchange, 64);
+		sample("exchange", yardstick_ring_exchange, &exchange, 8);
 		sample_inline(&percpu);
 		sample("percpu-reserve", reserve_and_commit, &percpu, 64);
 		sample("global-reserve", reserve_and_commit, &global, 64);

@@ -1,4 +1,4 @@
-"""Measure what a record costs in a ring, next to a bare copy of it into the same memory, and to the kernel's own ring.
+"""Measure what a record costs in a ring, next to bare copies of it into the same memory, and to the kernel's own ring.
 
     ./dev bench ring [ROUNDS]
 
@@ -24,6 +24,9 @@ LIMITS = [
     Limit("per CPU, 4096 bytes: times the copy", "percpu-4096", "copy-4096", most=1.5),
     Limit("per CPU, inline, 64 bytes: times called", "percpu-inline-64", "percpu-64", most=1.1),
     Limit("global, 64 bytes: times the copy", "global-64", "copy-64", most=12),
+    # 1.06 on an Intel Xeon; on AMD, where the exchange is cheaper, the rest is more of it.
+    Limit("global, 64 bytes: times a copy with one locked exchange", "global-64", "exchange-64", most=2),
+    Limit("global, 8 bytes: times a copy with one locked exchange", "global-reserve-8", "exchange-8"),
     Limit("per CPU, reserved and committed, 64 bytes: times output", "percpu-reserve-64", "percpu-64", most=4),
     Limit("global, reserved and committed, 64 bytes: times output", "global-reserve-64", "global-64", most=2),
     Limit("per CPU, overwriting, 64 bytes: times in an empty ring", "percpu-overwrite-64", "percpu-64", most=3.3),
@@ -35,7 +38,8 @@ LIMITS = [
 KERNEL = [
     Limit("per CPU, 64 bytes: times bpf_ringbuf_output()", "percpu-64", "kernel-output-64", most=1 / 3),
     Limit("per CPU, inline, 64 bytes: of which its loop is taken off", "percpu-inline-64", "kernel-output-64-net"),
-    Limit("global, 64 bytes: times bpf_ringbuf_output()", "global-64", "kernel-output-64", most=1 / 2),
+    # 0.43 on AMD. On an Intel Xeon 0.57, of which a copy with one locked exchange alone takes 0.53.
+    Limit("global, 64 bytes: times bpf_ringbuf_output()", "global-64", "kernel-output-64", most=0.65),
     Limit("the same, of which its loop is taken off", "global-64", "kernel-output-64-net"),
     Limit("per CPU, 8 bytes: times bpf_ringbuf_reserve(), _submit()", "percpu-reserve-8", "kernel-reserve-8", most=0.6),
     Limit("global, 8 bytes: times bpf_ringbuf_reserve(), _submit()", "global-reserve-8", "kernel-reserve-8", most=0.65),

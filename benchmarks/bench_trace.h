@@ -4,7 +4,8 @@
  *
  *     standard input: KIND EVENTS     standard output: NANOSECONDS an event
  *
- * KIND is `events`, or `empty`: the same loop without the event. The includer defines EVENT(n), 64 bytes of payload.
+ * KIND is `events`, `empty`: the same loop without the event, or `clock`: it reads CLOCK_MONOTONIC instead. The includer
+ * defines EVENT(n), 64 bytes of payload.
  */
 #include "bench.h"
 
@@ -31,6 +32,17 @@ static LOOP void emit(uint64_t events)
 	}
 }
 
+static LOOP void read_clock(uint64_t events)
+{
+	struct timespec now;
+	uint64_t i;
+
+	for (i = 0; i < events; i++) {
+		clock_gettime(CLOCK_MONOTONIC, &now);
+		__asm__ volatile("" : : "r"(i), "m"(now) : "memory");
+	}
+}
+
 static double sample(void (*loop)(uint64_t events), uint64_t events)
 {
 	double start;
@@ -48,7 +60,12 @@ static void take_samples(void)
 	uint64_t events;
 
 	while (scanf("%15s %" SCNu64, kind, &events) == 2) {
-		printf("%.4f\n", sample(strcmp(kind, "empty") == 0 ? empty : emit, events));
+		void (*loop)(uint64_t events) = emit;
+		if (strcmp(kind, "empty") == 0)
+			loop = empty;
+		else if (strcmp(kind, "clock") == 0)
+			loop = read_clock;
+		printf("%.4f\n", sample(loop, events));
 		fflush(stdout);
 	}
 }

@@ -64,6 +64,8 @@ LIMITS = [
     Limit("clock=mono, inline: times LTTng-UST, of the process", "inline-mono", "lttng-perprocess", most=1 / 3),
     Limit("clock=mono, inline: times called", "inline-mono", "relayfs-mono", most=1.05),
     Limit("clock=tsc, inline: times called", "inline-tsc", "relayfs-tsc", most=1.05),
+    Limit("that clock alone: times LTTng-UST, of the process", "clock", "lttng-perprocess"),
+    Within("clock=mono: ns above that clock alone", "relayfs-mono", "clock"),
     Within("no trace: ns above an empty loop", "off", "empty", most=0.5),
     Limit("clock=mono, refused because full: times one that is taken", "full-mono", "relayfs-mono", most=1),
     Limit("clock=tsc, refused because full: times one that is taken", "full-tsc", "relayfs-tsc", most=1),
@@ -308,8 +310,8 @@ def sample_round(samples: Samples, mount: Mount, programs: dict[str, Program], l
     programs: ours, inline, lttng
     """
     ours = programs["ours"]
-    for name in ("empty", "off"):
-        samples.add(name, ours.sample("empty" if name == "empty" else "events"))
+    for name in ("empty", "clock", "off"):
+        samples.add(name, ours.sample("events" if name == "off" else name))
     with started(mount, "unwanted"):
         samples.add("unwanted", ours.sample("events"))
     for session in SESSIONS:

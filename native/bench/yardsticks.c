@@ -33,6 +33,23 @@ int yardstick_ring_copy(struct relay_ring *ring, const void *data, size_t length
 	return 0;
 }
 
+int yardstick_ring_exchange(struct relay_ring *ring, const void *data, size_t length, uint64_t flags)
+{
+	struct relay_ring_producer *producer = ring->producer;
+	/* Relaxed, all: the exchange is a full barrier, and nobody reads. */
+	uint64_t pos = __atomic_load_n(&producer->tail[0].first, __ATOMIC_RELAXED);
+	uint64_t number = __atomic_load_n(&producer->tail[0].second, __ATOMIC_RELAXED);
+	uint64_t end = pos + relay_ring_total(length);
+	(void)flags;
+	if (!relay_u128_cmpxchg(&producer->tail[0], pos, number, end, number + 1))
+		return -EAGAIN;
+	__atomic_store_n((uint64_t *)relay_ring_at(ring, pos), relay_ring_header(ring, pos, (uint32_t)length),
+	                 __ATOMIC_RELAXED);
+	__atomic_store_n(&producer->position.first, end, __ATOMIC_RELAXED);
+	memcpy(relay_ring_at(ring, pos) + RELAY_RING_HEADER_BYTES, data, length);
+	return 0;
+}
+
 /* An instance's word is found as relay_perf_adjust() finds it. */
 static int64_t words[4][RELAY_PERF_SLOTS];
 static int64_t *volatile chunks[] = {words[0], words[1], words[2], words[3]};
