@@ -30,6 +30,9 @@ _END, _CONSUMED, _KEPT_END, _N_KEPT = range(4)
 
 _NOTHING = memoryview(b"")
 
+# Memory that is too small is replaced by one with room for so many times what is needed.
+_AHEAD = 4
+
 
 class Place:
     """The place of an open file, and the bytes before it.
@@ -144,8 +147,9 @@ class Place:
 
     def _grow(self, notes: Notes, begin: int, end: int, needed: int) -> None:
         """Make room for `needed` bytes, with a copy of those from number `begin` to `end`."""
-        # Who reads so many at once will need all room that there can be.
-        size = room_for(needed if needed < self._most // 2 else 2 * self._most)
+        # Who reads on will need more, and each time it takes a handler in place of the tap.
+        ahead = _AHEAD * needed if self.kept else needed
+        size = room_for(ahead if ahead < self._most // 2 else 2 * self._most)
 
         def fill(room: memoryview) -> None:
             store(room, begin, all_of(self._copy(begin, end)))
