@@ -14,6 +14,7 @@
 #define _GNU_SOURCE
 #include "base/mapping.h"
 
+#include "base/clock.h"
 #include "base/immutable.h"
 #include "base/libc.h"
 
@@ -41,6 +42,8 @@ enum { GUARD_SLOTS = 65536, OPEN_TRIES = 8, VIEW_FLAGS = MAP_PRIVATE | MAP_NORES
 
 /* Of a huge page, on most machines; on others there are none of files then. */
 #define HUGE_BYTES ((uint64_t)2 << 20)
+#define HUGE_NS 100000000u
+#define HUGE_PAUSE_NS 10000000000u
 
 struct guard_slot {
 	unsigned char *base; /* stored last, cleared first */
@@ -89,20 +92,28 @@ static void *map_aligned(uint64_t bytes, int protection, int flags, int fd)
 	return base;
 }
 
-/* Allocate huge pages for a new file, as many as Linux finds. One is mapped by one fault in place of 512, and takes one entry
- * of the TLB. MADV_COLLAPSE makes one of each range in which there is a page already. */
+/* Allocate huge pages for a new file, as many as Linux finds in HUGE_NS. One is mapped by one fault in place of 512, and takes
+ * one entry of the TLB. MADV_COLLAPSE makes one of a range in which there is a page already; before that Linux has each CPU
+ * do something, so that it takes 0.3 ms on a machine that has nothing else to do, and 0.2 s on one that is busy. There,
+ * later files have small pages for HUGE_PAUSE_NS. */
 static void allocate_huge(int fd, uint64_t from, uint64_t bytes)
 {
+	static uint64_t not_before;
 	uint64_t begin = (from + HUGE_BYTES - 1) / HUGE_BYTES * HUGE_BYTES, end = bytes / HUGE_BYTES * HUGE_BYTES;
-	if (begin >= end || ftruncate(fd, (off_t)bytes))
+	uint64_t began = relay_clock_ns(CLOCK_MONOTONIC), took = 0;
+	/* Relaxed: a time from before only costs, or saves, an attempt. */
+	if (begin >= end || began < __atomic_load_n(&not_before, __ATOMIC_RELAXED) || ftruncate(fd, (off_t)bytes))
 		return;
-	for (uint64_t at = begin; at < end; at += HUGE_BYTES)
-		if (fallocate(fd, 0, (off_t)at, RELAY_PAGE_BYTES))
-			return;
 	unsigned char *base = map_aligned(end, PROT_READ | PROT_WRITE, MAP_SHARED, fd);
 	if (base == MAP_FAILED)
 		return;
-	madvise(base + begin, end - begin, MADV_COLLAPSE);
+	for (uint64_t at = begin; at < end && took < HUGE_NS; at += HUGE_BYTES) {
+		if (fallocate(fd, 0, (off_t)at, RELAY_PAGE_BYTES) || madvise(base + at, HUGE_BYTES, MADV_COLLAPSE))
+			break;
+		took = relay_clock_ns(CLOCK_MONOTONIC) - began;
+	}
+	if (took >= HUGE_NS)
+		__atomic_store_n(&not_before, began + took + HUGE_PAUSE_NS, __ATOMIC_RELAXED);
 	munmap(base, end);
 }
 

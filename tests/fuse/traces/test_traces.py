@@ -449,7 +449,7 @@ import os, sys
 fd = os.open(sys.argv[1], os.O_RDWR)
 for _ in range(3):
     os.write(fd, b"t program\\n")
-    print(os.pread(fd, 4096, 0).decode(), end="")
+    print(os.pread(fd, 4096, 0).decode(), end="", flush=True)  # the fork copies what is buffered
 if not os.fork():
     os.write(fd, b"t program\\n")  # a descriptor is its opener's
     fd = os.open(sys.argv[1], os.O_RDWR)
