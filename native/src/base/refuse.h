@@ -5,19 +5,17 @@
 #define RELAYFS_BASE_REFUSE_H
 
 #include "base/latch.h"
-#include "base/persist.h"
+#include "base/rseq.h"
 
 #include <errno.h>
 
-/* Try to add {1, length} to a latch. RELAY_RSEQ_MOVED: another thread changed it meanwhile; RELAY_RSEQ_ABORTED: see
- * base/persist.h. */
+/* Try to add {1, length} to a latch. RELAY_RSEQ_MOVED: another thread changed it meanwhile; RELAY_RSEQ_ABORTED: the
+ * section of scheme rseq was interrupted. */
 static inline enum relay_rseq_result relay_tally(struct relay_latch *lost, uint64_t length, uint32_t scheme,
                                                  uint32_t cpu)
 {
-	if (scheme == RELAY_RSEQ) {
-		enum relay_rseq_result result = relay_rseq_tally(lost, length, cpu);
-		return result == RELAY_RSEQ_ABORTED ? relay_persist_tally(lost, length, cpu) : result;
-	}
+	if (scheme == RELAY_RSEQ)
+		return relay_rseq_tally(lost, length, cpu);
 	/* The order of the loads does not matter: if the two words are of different moments, the compare-and-swap
 	 * fails. */
 	uint64_t records = __atomic_load_n(&lost->first, __ATOMIC_ACQUIRE);
@@ -27,6 +25,9 @@ static inline enum relay_rseq_result relay_tally(struct relay_latch *lost, uint6
 	return is_counted ? RELAY_RSEQ_DONE : RELAY_RSEQ_MOVED;
 }
 
+/* As relay_refuse(), after relay_tally() has failed once. */
+int relay_refuse_again(struct relay_latch *lost, uint64_t length, uint32_t scheme, uint32_t cpu, int err);
+
 /*
  * Count a refused record of `length` bytes in `lost`, by the scheme of the buffer or ring; in scheme RELAY_RSEQ, `cpu`
  * is the CPU to which it belongs. Returns err if the record was counted. Returns RELAY_WRONG_CPU or -ENOTSUP, from
@@ -35,15 +36,9 @@ static inline enum relay_rseq_result relay_tally(struct relay_latch *lost, uint6
  */
 static inline int relay_refuse(struct relay_latch *lost, uint64_t length, uint32_t scheme, uint32_t cpu, int err)
 {
-	for (int tries = 0; tries < RELAY_CHANGE_TRIES; tries++) {
-		enum relay_rseq_result result = relay_tally(lost, length, scheme, cpu);
-		if (__builtin_expect(result == RELAY_RSEQ_DONE, 1))
-			return err;
-		int misplaced = result == RELAY_RSEQ_ABORTED ? relay_rseq_misplaced(cpu) : 0;
-		if (misplaced)
-			return misplaced;
-	}
-	return -EBADMSG;
+	if (__builtin_expect(relay_tally(lost, length, scheme, cpu) == RELAY_RSEQ_DONE, 1))
+		return err;
+	return relay_refuse_again(lost, length, scheme, cpu, err);
 }
 
 #endif

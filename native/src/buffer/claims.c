@@ -110,14 +110,11 @@ static void help_switch(struct rchan_buf *buf, const struct relay_claim *claim, 
 	swap_word(&entered->start_bytes, old_bytes, bytes);
 }
 
-void relay_claims_help(struct rchan_buf *buf, uint64_t pos, uint64_t second)
+void relay_claims_complete(struct rchan_buf *buf, struct relay_claim *claim, uint64_t word, uint64_t pos,
+                           uint64_t second)
 {
-	uint64_t owner = second >> RELAY_OWNER_SHIFT;
-	if (owner == 0 || owner > RELAY_N_CLAIMS)
-		return;
-	struct relay_claim *claim = &buf->claims[owner - 1];
-	uint64_t word = word_of(claim), from = word & RELAY_POSITION_MASK;
-	if ((word & RELAY_CLAIM_STATE) != RELAY_CLAIM_PENDING || !relay_pos_valid(buf, from))
+	uint64_t from = word & RELAY_POSITION_MASK;
+	if (!relay_pos_valid(buf, from))
 		return;
 	/* Relaxed: if the length belongs to another word, the word has changed, and change_word() changes nothing. */
 	uint64_t length = __atomic_load_n(&claim->length, __ATOMIC_RELAXED);
@@ -221,17 +218,29 @@ static void help_last(struct rchan_buf *buf)
 		relay_claims_help(buf, pos, second);
 }
 
+/* True if claim number i is that of a reservation at address `to` which was made and is not committed. {head, second}
+ * was loaded before: if it names another claim, this one is TAKEN by now. */
+static bool is_reserved_at(const struct rchan_buf *buf, uint64_t i, const void *to, uint64_t head, uint64_t second)
+{
+	const struct relay_claim *claim = &buf->claims[i];
+	uint64_t word = word_of(claim), state = word & RELAY_CLAIM_STATE, pos = word & RELAY_POSITION_MASK;
+	/* Relaxed: the length does not change before the commit. */
+	uint64_t length = __atomic_load_n(&claim->length, __ATOMIC_RELAXED);
+	bool is_last = state == RELAY_CLAIM_PENDING && second >> RELAY_OWNER_SHIFT == i + 1 && pos + length == head;
+	return (is_last || state == RELAY_CLAIM_TAKEN) && length != RELAY_CLAIM_SWITCH && relay_pos_valid(buf, pos) &&
+	       relay_pos_data(buf, pos) == to;
+}
+
 struct relay_claim *relay_claim_at(struct rchan_buf *buf, const void *to)
 {
-	help_last(buf);
-	for (uint32_t i = 0; i < relay_claims_n_used(buf); i++) {
-		uint64_t word = word_of(&buf->claims[i]);
-		/* Relaxed: the length does not change while the claim is TAKEN. */
-		if ((word & RELAY_CLAIM_STATE) == RELAY_CLAIM_TAKEN && relay_pos_valid(buf, word) &&
-		    relay_pos_data(buf, word) == to &&
-		    __atomic_load_n(&buf->claims[i].length, __ATOMIC_RELAXED) != RELAY_CLAIM_SWITCH)
+	uint64_t head, second, kept = relay_inline_kept(&buf->claim_table.fast);
+	if (relay_head(buf, &head, &second))
+		head = second = 0;
+	if (kept < RELAY_N_CLAIMS && is_reserved_at(buf, kept, to, head, second))
+		return &buf->claims[kept];
+	for (uint32_t i = 0; i < relay_claims_n_used(buf); i++)
+		if (is_reserved_at(buf, i, to, head, second))
 			return &buf->claims[i];
-	}
 	return NULL;
 }
 
@@ -239,8 +248,8 @@ void relay_claim_leave_hole(struct rchan_buf *buf, struct relay_claim *claim, bo
 {
 	/* Relaxed: published by the change of the word. */
 	__atomic_store_n(&claim->bytes, discarded ? RELAY_CLAIM_DISCARDED : 0, __ATOMIC_RELAXED);
-	uint64_t word = word_of(claim);
-	make_hole(buf, claim, word);
+	help_last(buf);
+	make_hole(buf, claim, word_of(claim));
 	relay_claim_give_back(buf, claim);
 }
 

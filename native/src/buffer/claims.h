@@ -53,7 +53,7 @@ static inline void relay_claim_release(const struct rchan_buf *buf, struct relay
 /* The claim of the reservation at address `to`, or NULL. */
 struct relay_claim *relay_claim_at(struct rchan_buf *buf, const void *to);
 
-/* Make a TAKEN claim a hole. A reader that passes the hole counts its records as discarded or as
+/* Make a claim whose reservation was made a hole. A reader that passes the hole counts its records as discarded or as
  * torn, and frees the claim. */
 void relay_claim_leave_hole(struct rchan_buf *buf, struct relay_claim *claim, bool discarded);
 
@@ -66,9 +66,23 @@ static inline uint32_t relay_claims_n_used(const struct rchan_buf *buf)
 /* The number of claims that are holes at or after this position. */
 uint32_t relay_claims_n_holes(const struct rchan_buf *buf, uint64_t from);
 
-/* Complete the reservation or switch that changed head last: mark its claim TAKEN and, if it is a switch, store the
- * entries. {pos, second} is head, which names the claim. Call it before changing head and before using entries. */
-void relay_claims_help(struct rchan_buf *buf, uint64_t pos, uint64_t second);
+/* Mark the claim of the reservation or switch that changed head last as TAKEN and, if it is a switch, store the entries.
+ * `word` is what the claim's word was, PENDING; {pos, second} is head, which names the claim. */
+void relay_claims_complete(struct rchan_buf *buf, struct relay_claim *claim, uint64_t word, uint64_t pos,
+                           uint64_t second);
+
+/* Do that if it was not done yet. Call it before changing head and before using entries. */
+static inline void relay_claims_help(struct rchan_buf *buf, uint64_t pos, uint64_t second)
+{
+	uint64_t owner = second >> RELAY_OWNER_SHIFT;
+	if (owner == 0 || owner > RELAY_N_CLAIMS)
+		return;
+	struct relay_claim *claim = &buf->claims[owner - 1];
+	/* Pairs as in word_of() in buffer/claims.c. */
+	uint64_t word = __atomic_load_n(&claim->word, __ATOMIC_ACQUIRE);
+	if (__builtin_expect((word & RELAY_CLAIM_STATE) == RELAY_CLAIM_PENDING, 0))
+		relay_claims_complete(buf, claim, word, pos, second);
+}
 
 /* True if a living writer has not committed a record that lies in the memory of the sub-buffer at `next`, one lap
  * before or earlier. Reaps claims of dead writers. */

@@ -137,7 +137,8 @@ int relay_reserve_visible(struct rchan_buf *buf, size_t length, struct relay_slo
 	return err ? err : reserve_in_turn(buf, length, slot);
 }
 
-int relay_reserve_claimed(struct rchan_buf *buf, size_t length, struct relay_slot *slot)
+/* As relay_reserve_claimed(), without the fast path. */
+static int reserve_claimed(struct rchan_buf *buf, size_t length, struct relay_slot *slot)
 {
 	int err = refuse_oversize(buf, length);
 	if (err)
@@ -153,6 +154,51 @@ int relay_reserve_claimed(struct rchan_buf *buf, size_t length, struct relay_slo
 	return err;
 }
 
+/*
+ * The fast path of scheme lockless: reserve a record that fits behind another one, with the claim that this thread
+ * keeps. NULL: nothing was done. A locked instruction waits for all stores before it, and the loads behind it wait for
+ * it, so that records do not overlap in the CPU: each call, and each store besides those of the claim, makes this slower.
+ */
+static inline __attribute__((always_inline)) struct relay_claim *reserve_behind(struct rchan_buf *buf, size_t length,
+                                                                                void **to)
+{
+	struct relay_control *control = buf->control;
+	uint64_t kept = relay_inline_kept(&buf->claim_table.fast);
+	/* Acquire, both: as in relay_tx_load(). */
+	uint64_t first = __atomic_load_n(&control->head.first, __ATOMIC_ACQUIRE);
+	uint64_t second = __atomic_load_n(&control->head.second[0], __ATOMIC_ACQUIRE);
+	/* Acquire, and after head: as in relay_refuse_stopped(). */
+	uint32_t flags = __atomic_load_n(&control->flags, __ATOMIC_ACQUIRE);
+	uint64_t pos = first & RELAY_POSITION_MASK, records = second & RELAY_RECORDS_MASK;
+	unsigned char *at;
+	if (__builtin_expect(kept >= RELAY_N_CLAIMS || flags & RELAY_STOPPED || length - 1 >= buf->largest ||
+	                         !relay_inline_place(&buf->fast, pos, length, &at),
+	                     0))
+		return NULL;
+	struct relay_claim *claim = &buf->claims[kept];
+	relay_claims_help(buf, pos, second);
+	if (__builtin_expect(!relay_inline_take(claim), 0))
+		return NULL;
+	relay_claim_state(claim, pos, length, records, 0);
+	relay_prefetch_ahead(at);
+	*to = at;
+	RELAY_PUBLISHES(&control->head.first);
+	if (__builtin_expect(relay_latch_cmpxchg(&control->head, first, second, pos + length,
+	                                         (records + 1) | (kept + 1) << RELAY_OWNER_SHIFT),
+	                     1))
+		return claim;
+	relay_inline_free(claim);
+	return NULL;
+}
+
+int relay_reserve_claimed(struct rchan_buf *buf, size_t length, struct relay_slot *slot)
+{
+	if (buf->scheme == RELAY_LOCKLESS && !slot->stamped &&
+	    __builtin_expect((slot->claim = reserve_behind(buf, length, &slot->to)) != NULL, 1))
+		return 0;
+	return reserve_claimed(buf, length, slot);
+}
+
 /* Reserve a record with a claim, and copy it. The caller has set slot->locked, and releases the claim. */
 static inline int copy_claimed(struct rchan_buf *buf, const void *data, size_t length, struct relay_record_time *time,
                                bool will_retry, struct relay_slot *slot)
@@ -161,7 +207,7 @@ static inline int copy_claimed(struct rchan_buf *buf, const void *data, size_t l
 	                            .stamped = time != NULL,
 	                            .is_short = time && time->is_short,
 	                            .will_retry = will_retry};
-	int err = relay_reserve_claimed(buf, length, slot);
+	int err = reserve_claimed(buf, length, slot);
 	if (err)
 		return err;
 	if (!time) {
@@ -209,8 +255,9 @@ static __attribute__((noinline)) int write_locking(struct rchan_buf *buf, const 
 	return err;
 }
 
-int relay_write_shared(struct rchan_buf *buf, const void *data, size_t length, struct relay_record_time *time,
-                       bool will_retry)
+/* As relay_write_shared(), without the fast path. Not inlined, as write_locking(). */
+static __attribute__((noinline)) int write_slowly(struct rchan_buf *buf, const void *data, size_t length,
+                                                  struct relay_record_time *time, bool will_retry)
 {
 	if (length == 0)
 		return 0;
@@ -219,6 +266,20 @@ int relay_write_shared(struct rchan_buf *buf, const void *data, size_t length, s
 	if (buf->scheme != RELAY_LOCKING)
 		return write_claimed(buf, data, length, time, will_retry);
 	return write_locking(buf, data, length, time, will_retry);
+}
+
+int relay_write_shared(struct rchan_buf *buf, const void *data, size_t length, struct relay_record_time *time,
+                       bool will_retry)
+{
+	void *to;
+	struct relay_claim *claim = buf->scheme == RELAY_LOCKLESS && !time ? reserve_behind(buf, length, &to) : NULL;
+	if (__builtin_expect(!claim, 0))
+		return write_slowly(buf, data, length, time, will_retry);
+	uint64_t pos = relay_claim_position(claim);
+	memcpy(to, data, length);
+	relay_inline_free(claim);
+	relay_wake_commit(buf, pos);
+	return 0;
 }
 
 /* The bytes that fit behind the last record, at `pos`; 0: as relay_together_room(). */

@@ -102,8 +102,11 @@ static inline bool relay_is_full(const struct rchan_buf *buf, uint64_t head)
 /* Wake readers after the record at pos was committed. */
 static inline void relay_wake_commit(struct rchan_buf *buf, uint64_t pos)
 {
+	/* Relaxed: as in relay_inline_is_armed(). */
+	if (__builtin_expect(!(__atomic_load_n(&buf->control->flags, __ATOMIC_RELAXED) & RELAY_ARMED), 1))
+		return;
 	/* If the sub-buffer is finished, its readers may have waited for this record only. */
-	if (__builtin_expect(relay_has_moved_on(buf, pos), 0))
+	if (relay_has_moved_on(buf, pos))
 		relay_wake_switch(buf);
 	else
 		relay_wake_record(buf);

@@ -79,16 +79,23 @@ static int write_timed(struct rchan *chan, const void *data, size_t length, bool
 	}
 }
 
+/* Write a record in scheme lockless or locking. */
+static inline int write_shared(struct rchan *chan, const void *data, size_t length, struct relay_record_time *time,
+                               bool will_retry)
+{
+	if (chan->n_buffers == 1)
+		return relay_write_shared(chan->bufs, data, length, time, will_retry);
+	return write_to_cpu(chan, data, length, time, will_retry);
+}
+
 /* For channels with `times`, and for threads without restartable sequences, which only scheme rseq needs. -ENOTSUP: as
  * write_record(). */
 static __attribute__((noinline)) int write_without_rseq(struct rchan *chan, const void *data, size_t length,
                                                         struct relay_record_time *time, bool will_retry)
 {
-	if (!chan->is_shared)
-		return chan->is_timed ? write_timed(chan, data, length, will_retry) : -ENOTSUP;
-	if (chan->n_buffers == 1)
-		return relay_write_shared(chan->bufs, data, length, time, will_retry);
-	return write_to_cpu(chan, data, length, time, will_retry);
+	if (chan->is_shared)
+		return write_shared(chan, data, length, time, will_retry);
+	return chan->is_timed ? write_timed(chan, data, length, will_retry) : -ENOTSUP;
 }
 
 int relay_write_wake(struct rchan *chan, unsigned cpu)
@@ -112,11 +119,20 @@ static inline __attribute__((always_inline)) int write_record(struct rchan *chan
 	}
 }
 
-/* Not inlined, so that relay_write() saves few registers. */
+static __attribute__((noinline)) int write_here_or_through_file(struct rchan *chan, const void *data, size_t length)
+{
+	int err = write_record(chan, data, length, NULL, false);
+	return err == -ENOTSUP ? write_through_file(chan, data, length) : err;
+}
+
+/* Not inlined, so that relay_write() saves few registers. It saves none itself: in a shared buffer the locked instruction
+ * would wait until they are stored. */
 __attribute__((noinline)) int relay_write_anyhow(struct rchan *chan, const void *data, size_t length)
 {
-	int err = chan ? write_record(chan, data, length, NULL, false) : -EBADF;
-	return err == -ENOTSUP ? write_through_file(chan, data, length) : err;
+	if (!chan)
+		return -EBADF;
+	return chan->is_shared ? write_shared(chan, data, length, NULL, false)
+	                       : write_here_or_through_file(chan, data, length);
 }
 
 int relay_write(struct rchan *chan, const void *data, size_t length)

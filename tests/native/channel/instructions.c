@@ -24,7 +24,7 @@ enum { RECORDS = 1000, SUBBUF = 1 << 20 };
 RELAY_TRACE_EVENT(counted, words, (u64, a), (u64, b), (u64, c), (u64, d), (u64, e), (u64, f), (u64, g), (u64, h))
 RELAY_TRACE_EVENT(unwanted, words, (u64, a), (u64, b), (u64, c), (u64, d), (u64, e), (u64, f), (u64, g), (u64, h))
 
-static struct rchan *chan, *full;
+static struct rchan *chan, *full, *lockless, *lockless_full;
 static struct relay_rings *rings;
 static struct relay_counters *counters;
 static int instance;
@@ -79,12 +79,16 @@ COUNT(write_256, relay_write(chan, record, 256))
 COUNT(write_called_64, write_called(chan, record, 64))
 COUNT(refused, relay_write(full, record, 64) != -28) /* ENOSPC */
 COUNT(refused_called, write_called(full, record, 64) != -28)
+COUNT(lockless_16, write_called(lockless, record, 16))
+COUNT(lockless_64, write_called(lockless, record, 64))
+COUNT(lockless_refused, write_called(lockless_full, record, 64) != -28)
 COUNT(adjust, relay_perf_adjust(counters, instance, 1))
 COUNT(adjust_called, adjust_called(counters, instance, 1))
 COUNT(output_64, relay_rings_output(rings, record, 64, 0))
 COUNT(output_called_64, output_called(rings, record, 64, 0))
 COUNT(reserve_64, COMMITTED(relay_reserve(chan, 64), (relay_commit(chan, to), 0)))
 COUNT(reserve_called_64, COMMITTED(reserve_called(chan, 64), (commit_called(chan, to), 0)))
+COUNT(lockless_reserve_64, COMMITTED(reserve_called(lockless, 64), (commit_called(lockless, to), 0)))
 COUNT(ring_reserve_64, COMMITTED(relay_rings_reserve(rings, 64, 0), relay_ring_commit(to, 0)))
 COUNT(ring_reserve_called_64, COMMITTED(ring_reserve_called(rings, 64, 0), ring_commit_called(to, 0)))
 
@@ -113,13 +117,24 @@ static void declare(void)
 	declared = relay_trace_declare("counted", "words", fields, 8);
 }
 
+static struct rchan *create(const char *name, const char *options)
+{
+	char path[4096];
+
+	snprintf(path, sizeof(path), "%s/%s", getenv("RELAYFS"), name);
+	return relay_create(path, options);
+}
+
 /* So that all that is done once is done, and dynamic symbols are bound. */
 static void warm_up(void)
 {
 	while (write_called(full, record, 64) == 0)
 		;
-	if (write_called(chan, record, 64) || relay_write(chan, record, 64) || adjust_called(counters, instance, 1) ||
-	    output_called(rings, record, 64, 0) || COMMITTED(reserve_called(chan, 64), (commit_called(chan, to), 0)) ||
+	while (write_called(lockless_full, record, 64) == 0)
+		;
+	if (write_called(lockless, record, 64) || write_called(chan, record, 64) || relay_write(chan, record, 64) ||
+	    adjust_called(counters, instance, 1) || output_called(rings, record, 64, 0) ||
+	    COMMITTED(reserve_called(chan, 64), (commit_called(chan, to), 0)) ||
 	    COMMITTED(ring_reserve_called(rings, 64, 0), ring_commit_called(to, 0)))
 		exit(2);
 	trace_counted_words(0, 1, 2, 3, 4, 5, 6, 7);
@@ -136,12 +151,14 @@ int main(void)
 	area->cpu_id = 0;
 	chan = relay_open(NULL, NULL, SUBBUF, 2, NULL, NULL);
 	full = relay_open(NULL, NULL, 4096, 2, NULL, NULL);
+	lockless = create("lockless", "scheme=lockless mode=overwrite subbuf_size=1M n_subbufs=2");
+	lockless_full = create("lockless-full", "scheme=lockless subbuf_size=4K n_subbufs=2");
 	counters = relay_counters_open(NULL);
 	instance = relay_perf_add(counters, "instructions/counted");
 	snprintf(path, sizeof(path), "%s/ring", getenv("RELAYFS"));
 	rings = relay_rings_create(path, "buffers=percpu scheme=rseq size=1M");
 	declare();
-	if (!declared || !chan || !full || !counters || instance < 0 || !rings)
+	if (!declared || !chan || !full || !lockless || !lockless_full || !counters || instance < 0 || !rings)
 		return 2;
 	warm_up();
 	count_write_16();
@@ -150,12 +167,16 @@ int main(void)
 	count_write_called_64();
 	count_refused();
 	count_refused_called();
+	count_lockless_16();
+	count_lockless_64();
+	count_lockless_refused();
 	count_adjust();
 	count_adjust_called();
 	count_output_64();
 	count_output_called_64();
 	count_reserve_64();
 	count_reserve_called_64();
+	count_lockless_reserve_64();
 	count_ring_reserve_64();
 	count_ring_reserve_called_64();
 	count_event_64();
