@@ -27,8 +27,8 @@ CHANNELS = {
 }
 PIPE_BYTES = 1 << 20
 LEAST = 0.5
-# Each record of a ring for all CPUs is reserved by itself (docs/design.md, "How a record is written"). There are CPUs on
-# which that alone, `bare`, takes as long as half of what cat does with 100 bytes.
+# Each record of a ring for all CPUs is reserved by itself (docs/design.md, "How a record is written"). There are CPUs
+# on which that alone, `bare`, takes as long as half of what cat does with 100 bytes.
 LESS = {("ring", 30): None, ("ring", 100): 0.25}
 
 LIMITS = [
