@@ -37,10 +37,10 @@ static struct relay_conditions n_is_at_least(uint64_t number)
 
 TEST(losses_are_told_and_events_are_chosen)
 {
+	struct queue a = {.is_ended = true}, b = a;
 	AUTOPTR(relay_merge) merge = relay_merge_new(0, UINT64_MAX);
 	const struct relay_conditions conditions = n_is_at_least(2);
 	struct relay_merge_process process = a_process(one_u32()), other = a_process(relay_layouts_new(0));
-	struct queue a = {.is_ended = true}, b = a;
 	struct relay_merge_stats stats;
 	const struct relay_trace_field fields[] = {{"m", RELAY_TRACE_U32}};
 	const struct relay_trace_event event = {.provider = "p", .name = "e", .fields = fields, .n_fields = 1};

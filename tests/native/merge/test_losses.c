@@ -29,8 +29,8 @@ static const char *lost(struct relay_merge *merge)
 TEST(causes_are_those_of_the_intervals_that_overlap_a_loss)
 {
 	const uint64_t second = 1000000000;
-	AUTOPTR(relay_merge) merge = merge_of(0, EVER);
 	struct queue a = {.is_ended = true};
+	AUTOPTR(relay_merge) merge = merge_of(0, EVER);
 	const struct relay_loss losses[] = {
 	    {.since = 0, .until = 100 * second, .records = 6, .cause = RELAY_LOSS_FULL},
 	    {.since = 19 * second, .until = 31 * second, .records = 2, .cause = RELAY_LOSS_TOO_LARGE},
@@ -54,8 +54,8 @@ TEST(causes_are_those_of_the_intervals_that_overlap_a_loss)
 
 TEST(an_empty_packet_tells_of_what_was_lost_later)
 {
-	AUTOPTR(relay_merge) merge = merge_of(0, EVER);
 	struct queue a = {.is_ended = true};
+	AUTOPTR(relay_merge) merge = merge_of(0, EVER);
 	const uint64_t long_after = 100000000000;
 	const struct relay_loss loss = {long_after - 1, long_after, 3, RELAY_LOSS_FULL, 0};
 
@@ -68,8 +68,8 @@ TEST(an_empty_packet_tells_of_what_was_lost_later)
 
 TEST(losses_without_packets_are_a_stream)
 {
-	AUTOPTR(relay_merge) merge = merge_of(0, EVER);
 	struct queue a = {.is_ended = true};
+	AUTOPTR(relay_merge) merge = merge_of(0, EVER);
 	struct relay_merge_stats stats;
 	struct relay_loss losses[] = {{5, 15, 3, RELAY_LOSS_NO_BUFFERS, 0}, {10, 30, 4, RELAY_LOSS_NO_BUFFERS, 0}};
 

@@ -59,8 +59,8 @@ TEST(events_come_in_the_order_of_their_times)
 
 TEST(of_the_same_time_the_stream_that_was_added_first_comes_first)
 {
-	AUTOPTR(relay_merge) merge = merge_of(0, EVER);
 	struct queue a = {.is_ended = true}, b = a, c = a;
+	AUTOPTR(relay_merge) merge = merge_of(0, EVER);
 
 	give(&a, packet_of(0, 0, TIMES(5, 7)));
 	give(&b, packet_of(1, 0, TIMES(5, 5, 7)));
@@ -113,8 +113,8 @@ TEST(random_streams_of_any_number_are_sorted)
 
 TEST(an_empty_stream_holds_back_what_is_not_older_than_its_watermark)
 {
-	AUTOPTR(relay_merge) merge = merge_of(0, EVER);
 	struct queue a = {.watermark = 0}, b = {.watermark = 0};
+	AUTOPTR(relay_merge) merge = merge_of(0, EVER);
 
 	give(&a, packet_of(0, 0, TIMES(10, 20, 30)));
 	add_queue(merge, 0, 0, &a);
@@ -138,8 +138,8 @@ TEST(an_empty_stream_holds_back_what_is_not_older_than_its_watermark)
 
 TEST(empty_streams_whose_watermarks_rise_are_asked_once_a_call)
 {
-	AUTOPTR(relay_merge) merge = merge_of(0, EVER);
 	struct queue queues[3] = {0};
+	AUTOPTR(relay_merge) merge = merge_of(0, EVER);
 
 	for (unsigned i = 0; i < 3; i++)
 		add_queue(merge, 0, i, &queues[i]);
@@ -153,8 +153,8 @@ TEST(empty_streams_whose_watermarks_rise_are_asked_once_a_call)
 
 TEST(what_comes_late_is_given_out_at_once_and_counted)
 {
-	AUTOPTR(relay_merge) merge = merge_of(0, EVER);
 	struct queue a = {.is_ended = true}, b = {.watermark = 50}, late = {.is_ended = true};
+	AUTOPTR(relay_merge) merge = merge_of(0, EVER);
 
 	give(&a, packet_of(0, 0, TIMES(10, 40, 60)));
 	add_queue(merge, 0, 0, &a);
@@ -179,8 +179,8 @@ static struct made *losing(uint64_t time, uint64_t discarded)
 
 TEST(losses_are_given_out_where_the_packet_begins_that_counts_them)
 {
-	AUTOPTR(relay_merge) merge = merge_of(0, EVER);
 	struct queue a = {.is_ended = true}, b = a;
+	AUTOPTR(relay_merge) merge = merge_of(0, EVER);
 
 	give(&a, begin_packet(9, 0));
 	give(&a, losing(10, 3));
@@ -199,8 +199,8 @@ TEST(losses_are_given_out_where_the_packet_begins_that_counts_them)
 
 TEST(events_before_and_after_the_limits_are_left_out)
 {
-	AUTOPTR(relay_merge) merge = merge_of(20, 50);
 	struct queue a = {.is_ended = true};
+	AUTOPTR(relay_merge) merge = merge_of(20, 50);
 
 	give(&a, begin_packet(1, 0));
 	give(&a, losing(10, 3));
@@ -214,9 +214,9 @@ TEST(events_before_and_after_the_limits_are_left_out)
 
 TEST(events_without_names_are_left_out)
 {
+	struct queue a = {.is_ended = true};
 	AUTOPTR(relay_merge) merge = relay_merge_new(0, EVER);
 	struct relay_merge_process process = a_process(one_u32());
-	struct queue a = {.is_ended = true};
 
 	CHECK_EQ(relay_layouts_add(process.layouts, 7, (uint32_t[]){RELAY_TRACE_STRING}, 1), 0);
 	CHECK_EQ(relay_merge_add_process(merge, &process), 0);
@@ -229,8 +229,8 @@ TEST(events_without_names_are_left_out)
 
 TEST(what_is_no_event_ends_its_packet_alone)
 {
-	AUTOPTR(relay_merge) merge = merge_of(0, EVER);
 	struct queue a = {.is_ended = true};
+	AUTOPTR(relay_merge) merge = merge_of(0, EVER);
 
 	give(&a, packet_of(0, 0, TIMES(10, 11)));
 	put_event(a.packets[0], 12, 99, "undeclared", 10);
@@ -278,9 +278,9 @@ TEST(ticks_become_ns_since_1970)
 
 TEST(a_process_that_cannot_be_is_refused)
 {
+	struct queue a = {.is_ended = true};
 	AUTOPTR(relay_merge) merge = relay_merge_new(0, EVER);
 	struct relay_merge_process process = a_process(one_u32());
-	struct queue a = {.is_ended = true};
 
 	process.freq = 0;
 	CHECK_EQ(relay_merge_add_process(merge, &process), -EINVAL);
@@ -297,9 +297,9 @@ TEST(the_context_says_whose_an_event_is)
 	static const struct relay_trace_field fields[] = {{"n", RELAY_TRACE_U32}};
 	static const struct relay_trace_event declared = {
 	    .provider = "p", .name = "e", .fields = fields, .n_fields = 1};
+	struct queue a = {.is_ended = true};
 	AUTOPTR(relay_merge) merge = relay_merge_new(0, EVER);
 	struct relay_merge_process process = a_process(relay_layouts_new(8));
-	struct queue a = {.is_ended = true};
 
 	CHECK_EQ(relay_layouts_declare(process.layouts, 0, &declared), 0);
 	process.pid = 0;

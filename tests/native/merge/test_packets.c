@@ -57,9 +57,9 @@ static void check_none(struct relay_packets *packets)
 
 TEST(each_stream_has_its_events_of_a_round_in_one_packet)
 {
+	struct queue a = {.watermark = 0}, b = {.watermark = 0};
 	AUTOPTR(relay_merge) merge = merge_of(0, UINT64_MAX);
 	AUTOPTR(relay_packets) packets = relay_packets_new(merge);
-	struct queue a = {.watermark = 0}, b = {.watermark = 0};
 
 	give(&a, packet_of(1, 0, 2, (uint64_t[]){10, 20}));
 	give(&a, packet_of(1, 2, 2, (uint64_t[]){30, 40}));
@@ -88,9 +88,9 @@ TEST(each_stream_has_its_events_of_a_round_in_one_packet)
 
 TEST(an_event_that_is_older_than_the_floor_gets_its_time)
 {
+	struct queue a = {.is_ended = true};
 	AUTOPTR(relay_merge) merge = merge_of(0, UINT64_MAX);
 	AUTOPTR(relay_packets) packets = relay_packets_new(merge);
-	struct queue a = {.is_ended = true};
 
 	give(&a, packet_of(1, 0, 4, (uint64_t[]){10, 99, 100, 130}));
 	add_queue(merge, 0, 0, &a);
@@ -105,10 +105,10 @@ TEST(the_floor_is_met_by_any_clock)
 	size_t i;
 
 	for (i = 0; i < sizeof(freqs) / sizeof(freqs[0]); i++) {
+		struct queue a = {.is_ended = true};
 		AUTOPTR(relay_merge) merge = relay_merge_new(0, UINT64_MAX);
 		AUTOPTR(relay_packets) packets = relay_packets_new(merge);
 		struct relay_merge_process process = a_process(one_u32());
-		struct queue a = {.is_ended = true};
 		struct relay_merge_packet found;
 		const uint64_t floor = 1700000000123456789;
 		struct relay_traced traced = {0};
@@ -130,9 +130,9 @@ TEST(the_floor_is_met_by_any_clock)
 
 TEST(losses_are_told_where_a_packet_begins)
 {
+	struct queue a = {.is_ended = true};
 	AUTOPTR(relay_merge) merge = merge_of(0, UINT64_MAX);
 	AUTOPTR(relay_packets) packets = relay_packets_new(merge);
-	struct queue a = {.is_ended = true};
 	const uint64_t discarded[] = {0, 3, 3, 10};
 
 	for (uint32_t i = 0; i < 4; i++) {
@@ -155,9 +155,9 @@ TEST(losses_are_told_where_a_packet_begins)
 
 TEST(times_are_whole_also_where_their_low_bits_begin_anew)
 {
+	struct queue a = {.is_ended = true};
 	AUTOPTR(relay_merge) merge = merge_of(0, UINT64_MAX);
 	AUTOPTR(relay_packets) packets = relay_packets_new(merge);
-	struct queue a = {.is_ended = true};
 	struct relay_merge_packet found;
 
 	give(&a, packet_of(1, 0, 1, (uint64_t[]){5}));

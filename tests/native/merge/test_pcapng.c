@@ -51,9 +51,9 @@ static struct words block_of(const char *data, ssize_t length, uint32_t type, un
 
 TEST(late_events_have_a_comment)
 {
+	struct queue a = {.is_ended = true}, late = a;
 	AUTOPTR(relay_merge) merge = merge_of(0, UINT64_MAX);
 	AUTOPTR(relay_export) exporter = pcapng_of(merge);
-	struct queue a = {.is_ended = true}, late = a;
 	const char *data;
 
 	give(&a, packet_of(1, 0, 1, (uint64_t[]){1ull << 40 | 7}));
@@ -78,9 +78,9 @@ TEST(late_events_have_a_comment)
 
 TEST(losses_are_counted_from_the_beginning_of_the_section)
 {
+	struct queue a = {.is_ended = true};
 	AUTOPTR(relay_merge) merge = merge_of(0, UINT64_MAX);
 	AUTOPTR(relay_export) exporter = pcapng_of(merge);
-	struct queue a = {.is_ended = true};
 	const uint64_t times[] = {10, 20, 30}, lost[] = {2, 5, 12};
 	const char *data;
 
@@ -126,9 +126,9 @@ TEST(a_declaration_that_is_too_long_for_the_format_has_no_fields)
 		                                        .has_place = 2,
 		                                        .enums = enums,
 		                                        .n_enums = n};
+		struct queue a = {.is_ended = true};
 		AUTOPTR(relay_merge) merge = relay_merge_new(0, UINT64_MAX);
 		AUTOPTR(relay_export) exporter = pcapng_of(merge);
-		struct queue a = {.is_ended = true};
 		struct relay_layouts *layouts = relay_layouts_new(0);
 		const struct relay_merge_process process = a_process(layouts);
 		const char *data;

@@ -89,8 +89,8 @@ TEST(conditions_on_several_fields_are_told_apart)
 	static const struct relay_trace_event event = {.provider = "p", .name = "e", .fields = fields, .n_fields = 2};
 	struct relay_layouts *layouts = relay_layouts_new(0);
 	struct relay_merge_process process = a_process(layouts);
-	AUTOPTR(relay_merge) merge = relay_merge_new(0, UINT64_MAX);
 	struct queue a = {.is_ended = true};
+	AUTOPTR(relay_merge) merge = relay_merge_new(0, UINT64_MAX);
 	struct relay_conditions conditions[] = {n_is_at_least(2), n_is_at_least(2), n_is_at_least(1)};
 	const struct relay_trigger wanted[] = {
 	    {.glob = "p:e", .conditions = &conditions[0]},
