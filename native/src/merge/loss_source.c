@@ -28,6 +28,7 @@ static int next_packet(struct relay_source *source, struct relay_source_packet *
 	const uint64_t time = losses->is_begun ? loss->until : loss->since;
 	packet->head = (struct relay_packet){
 	    .events_discarded = losses->discarded, .timestamp_begin = time, .timestamp_end = time};
+	packet->events = (const unsigned char *)""; /* none; NULL has no end */
 	packet->tells_causes = true;
 	losses->is_begun = !losses->is_begun;
 	return RELAY_SOURCE_PACKET;

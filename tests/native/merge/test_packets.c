@@ -15,9 +15,10 @@ static const char *read_events(const struct relay_merge_packet *packet)
 {
 	static char text[1 << 12];
 	struct relay_layouts *layouts = one_u32();
+	const unsigned char *events = (const unsigned char *)(packet->events ? packet->events : "");
 	struct relay_event_cursor cursor = {.layouts = layouts,
-	                                    .at = (const unsigned char *)packet->events,
-	                                    .stop = (const unsigned char *)packet->events + packet->length,
+	                                    .at = events,
+	                                    .stop = events + packet->length,
 	                                    .time = packet->begin,
 	                                    .end = packet->end};
 	uint64_t n_events = 0;
