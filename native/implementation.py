@@ -1,8 +1,13 @@
 """Write <relayfs/implementation.h>: the library in one file, for programs that are not linked to it.
 
     python3 implementation.py implementation.h
+    python3 implementation.py --library library.c
 
-It has all that <relayfs/producer.h> needs: channels, rings, counters and events, from the same sources as the library.
+The second is a source file of the whole library, which is compiled in a third of the time of its sources, as
+headers are read once: for builds with -DRELAYFS_ONE_FILE=ON.
+
+The header has all that <relayfs/producer.h> needs: channels, rings, counters and events, from the sources of the
+library.
 Sources are copied as they are, with these exceptions:
 
 * A file that is included with quotes is copied to the place where it is included first.
@@ -13,6 +18,7 @@ Sources are copied as they are, with these exceptions:
 import re
 import sys
 from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 
 NATIVE = Path(__file__).parent
@@ -70,25 +76,33 @@ def private_names(text: str) -> set[str]:
 
 
 class Copy:
-    """The sources, one after the other."""
+    """The sources of some rooms, one after the other."""
 
-    def __init__(self) -> None:
-        self.sources = {path: path.read_text() for room in ROOMS for path in sorted((SRC / room).glob("*.c"))}
+    def __init__(self, rooms: Iterable[str]) -> None:
+        self.sources = {path: path.read_text() for room in rooms for path in sorted((SRC / room).glob("*.c"))}
         names = Counter(name for text in self.sources.values() for name in private_names(text))
         self.ambiguous = {name for name, sources in names.items() if sources > 1}
         self.seen: set[str] = set()
 
     def text(self) -> str:
-        """Return them, with the headers that they include with quotes."""
+        """Return them, with the headers that they include with quotes, and with #line where another file begins."""
         return "\n".join(self._source(path, text) for path, text in self.sources.items())
 
     def _source(self, path: Path, text: str) -> str:
         renamed = private_names(text) & self.ambiguous
         own = "_".join(("relay_own", *path.relative_to(SRC).with_suffix("").parts))
         text = "".join(f"{own}_{token}" if token in renamed else token for token in TOKENS.findall(text))
-        lines = [self._line(line) for line in text.replace("#define _GNU_SOURCE\n", "").split("\n")]
+        copied = self._lines(path, text.replace("#define _GNU_SOURCE\n", "\n"))
         macros = [f"#undef {macro}" for macro in dict.fromkeys(MACROS.findall(text)) if macro != "_GNU_SOURCE"]
-        return "\n".join((f"/* {path.relative_to(SRC)} */", *lines, *macros, ""))
+        return "\n".join((f"/* {path.relative_to(SRC)} */", copied, *macros, ""))
+
+    def _lines(self, path: Path, text: str) -> str:
+        copied = [f'#line 1 "{path}"']
+        for number, line in enumerate(text.split("\n"), 1):
+            copied.append(self._line(line))
+            if "\n" in copied[-1]:
+                copied.append(f'#line {number + 1} "{path}"')
+        return "\n".join(copied)
 
     def _line(self, line: str) -> str:
         included = INCLUDES.match(line)
@@ -105,7 +119,7 @@ class Copy:
         if name in self.seen:
             return ""
         self.seen.add(name)
-        return "\n".join(self._line(line) for line in (SRC / name).read_text().split("\n"))
+        return self._lines(SRC / name, (SRC / name).read_text())
 
     def _of_each_architecture(self, macro: str) -> str:
         """Copy the header file that base/arch/arch.h gives this name, for each architecture."""
@@ -135,25 +149,33 @@ def system_headers(text: str) -> dict[str, bool]:
     return found
 
 
-def main(to: str) -> None:
-    """Write the file."""
-    text = Copy().text()
+def header() -> str:
+    """Get <relayfs/implementation.h>."""
+    text = re.sub(r"^#line .*\n", "", Copy(ROOMS).text(), flags=re.M)
     public = "\n".join(path.read_text() for path in sorted((NATIVE / "include").rglob("*.h")))
     headers = [
         f"#include {name}" if is_needed else f"#if __has_include({name})\n#include {name}\n#endif"
         for name, is_needed in sorted(system_headers(f"{public}\n{text}").items())
     ]
-    Path(to).write_text(
-        "\n".join(
-            (
-                BEGINNING,
-                *headers,
-                "\n#pragma GCC visibility push(hidden)\n",
-                text,
-                "#pragma GCC visibility pop\n\n#endif\n#endif\n",
-            )
+    return "\n".join(
+        (
+            BEGINNING,
+            *headers,
+            "\n#pragma GCC visibility push(hidden)\n",
+            text,
+            "#pragma GCC visibility pop\n\n#endif\n#endif\n",
         )
     )
+
+
+def library() -> str:
+    """Get a source file of the whole library."""
+    return f"#define _GNU_SOURCE\n{Copy(sorted(path.name for path in SRC.iterdir())).text()}"
+
+
+def main(*arguments: str) -> None:
+    """Write one of them."""
+    Path(arguments[-1]).write_text(library() if arguments[0] == "--library" else header())
 
 
 if __name__ == "__main__":

@@ -3,10 +3,10 @@
 import subprocess
 from pathlib import Path
 
-from build import C_SUPPORT, FUZZER, ROOT, native_prefix
+from build import C_SUPPORT, MEMORY, ROOT, native_prefix
 
 SECONDS_PER_INPUT = 60  # of one that hangs, on a machine where everything takes long
-FLAGS = ["-std=gnu11", "-O1", "-g", "-fsanitize=fuzzer,address,undefined", "-fno-sanitize-recover=all"]
+FLAGS = ["-std=gnu11", "-O1", "-g1", "-fsanitize=fuzzer,address,undefined", "-fno-sanitize-recover=all"]
 
 
 def fuzz(source: Path, runs: int, directory: Path, *limits: str) -> None:
@@ -14,7 +14,7 @@ def fuzz(source: Path, runs: int, directory: Path, *limits: str) -> None:
 
     limits   further options of libFuzzer
     """
-    program, prefix = directory / source.stem, native_prefix(FUZZER)
+    program, prefix = directory / source.stem, native_prefix(MEMORY)
     include = [f"-I{path}" for path in (prefix.include, ROOT / "native/src", C_SUPPORT)]
     command = ["clang", *FLAGS, *include, "-o", program, source, prefix.lib / "librelayfs.a", "-pthread"]
     subprocess.run(command, check=True)
