@@ -31,9 +31,7 @@ def run(source: Path, name: str, scheme: str = "", sanitize: str = PLAIN) -> Non
     text = source.read_text()
     archive = [native_prefix(sanitize).lib / "librelayfs.a"] if _words(text, "LIBRARY", ["static"]) else []
     # --as-needed: of the shared library nothing is, if the archive has it all.
-    flags = ["-Wl,--as-needed"] if archive else []
-    # Unoptimized: most of these programs run for less time than it takes to compile them.
-    program = compile_c([source, *archive], None, sanitize, "-O0", *flags)
+    program = compile_c([source, *archive], None, sanitize, *(["-Wl,--as-needed"] if archive else []))
     with tempfile.TemporaryDirectory(prefix="relayfs-test-", dir="/dev/shm") as path:
         scratch = Path(path)
         # Programs of other users may enter it.

@@ -45,7 +45,8 @@ def program(name: str, sanitize: str) -> Path:
         "stress_threads": ["stress_stream.c"],
     }
     sources = [f"{name}.c", *others.get(name, [])]
-    return compile_c([HERE / source for source in sources], sanitize=sanitize)
+    # Optimized, as it runs for long.
+    return compile_c([HERE / source for source in sources], None, sanitize, "-O2")
 
 
 def wait_for(condition: Callable[[], object], what: str, deadline: float = 600.0) -> None:

@@ -80,7 +80,7 @@ def test_a_statement_is_a_load_and_a_branch(tmp_path):
     """Before the branch to where somebody listens."""
     source = tmp_path / "statement.c"
     source.write_text(STATEMENT)
-    program = compile_c([source], tmp_path / "statement")
+    program = compile_c([source], tmp_path / "statement", PLAIN, "-O2")
     code = subprocess.run(
         ["objdump", "-d", "--no-show-raw-insn", "--disassemble=statement", program],
         capture_output=True, text=True, check=True,

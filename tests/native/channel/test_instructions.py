@@ -10,7 +10,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from build import compile_c
+from build import PLAIN, compile_c
 from tracing import Store
 
 from relayfs_fuse.native.tables import CLOCKS
@@ -62,7 +62,8 @@ def compiler() -> str:
 
 
 def test_fast_paths_take_no_more_instructions(nowhere: Path, tmp_path: Path, compiler: str) -> None:
-    program, out = compile_c([Path(__file__).with_name("instructions.c")]), tmp_path / "callgrind.out"
+    program = compile_c([Path(__file__).with_name("instructions.c")], None, PLAIN, "-O2")
+    out = tmp_path / "callgrind.out"
     command = ["valgrind", "--tool=callgrind", "--collect-atstart=no", "--toggle-collect=count_*",
                f"--callgrind-out-file={out}", program]  # fmt: skip
     store = Store(nowhere.parent / "store")

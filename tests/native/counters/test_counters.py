@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from build import compile_c
+from build import PLAIN, compile_c
 from mounts import wait_until
 
 HERE = Path(__file__).resolve().parent
@@ -25,7 +25,7 @@ NO_RSEQ = {"GLIBC_TUNABLES": "glibc.pthread.rseq=0"}
 
 @functools.cache
 def program() -> Path:
-    return compile_c([HERE / "stress_counters.c"])
+    return compile_c([HERE / "stress_counters.c"], None, PLAIN, "-O2")
 
 
 @pytest.fixture
