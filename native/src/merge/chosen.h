@@ -10,14 +10,15 @@ struct relay_choice {
 	uint32_t trigger; /* its index */
 	uint16_t first;   /* as relay_condition_resolve() returns it; RELAY_TAKE without a condition */
 	uint16_t n;
-	/* Of a condition of one comparison: the index of the first choice with this has_range whose comparison is of the same
-	 * field, which may be this one. */
-	uint32_t same_field;
-	bool has_range; /* `range` is that of the comparison */
-	struct relay_range range;
 	struct relay_comparison *comparisons; /* n of them */
+	bool has_range;                       /* the condition is one comparison, which is true for `range` */
+	/* Of the first one of a group: how many choices it has, and, with has_range, the range in which all of theirs lie. */
+	uint32_t n_in_group;
+	struct relay_range range, all;
 };
 
+/* Choices with the same has_range whose conditions are one comparison each, of the same field, are a group; each other one is a
+ * group of its own. */
 struct relay_choices {
 	uint32_t n;
 	struct relay_choice at[];

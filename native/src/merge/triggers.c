@@ -2,8 +2,10 @@
 /*
  * Triggers are evaluated on the events that a merge gives out, in the order of their times. Which triggers wait for an
  * event is found out at the first one of its id in a process, and kept with the process (chosen.h): an event that no
- * trigger waits for then costs a look at an array. A condition that compares an integer of the event is a range of its values,
- * so that many triggers on a field cost a subtraction and a comparison each.
+ * trigger waits for then costs a look at an array. A condition that compares an integer of the event is a range of its values.
+ * So many triggers on a field cost a subtraction and a comparison if none is met because the value is far from all of theirs, and
+ * otherwise one each. Many events in a row at which the limits of the same triggers forbid all of these to fire are counted
+ * together (struct run).
  */
 #define _GNU_SOURCE
 #include "merge/export.h"
@@ -20,6 +22,7 @@ enum {
 	LINES_BYTES = 1 << 20,
 	TEXT_BYTES = 2048, /* of an event's text; the rest is cut off */
 };
+_Static_assert(RELAY_TRIGGERS_MAX <= 8 * sizeof(uint32_t), "take_event() has a bit for each trigger");
 static const uint64_t NS = 1000000000, NS_IN_MS = 1000000;
 
 struct trigger {
@@ -28,12 +31,21 @@ struct trigger {
 	struct relay_conditions *conditions;
 };
 
+/* Events in a row that meet the conditions of the same triggers. */
+struct run {
+	uint32_t taken; /* a bit for each of the triggers, by its index */
+	uint64_t n;     /* events that are not counted in the states of the triggers yet */
+	uint64_t time;  /* of the last event */
+	uint64_t until; /* before, none of the triggers is due, and all are of RELAY_TRIGGER_EVENT; 0: not all */
+};
+
 struct relay_triggers {
 	struct relay_merge *merge;
 	uint64_t generation;
 	uint32_t n;
 	bool has_failed; /* there was no memory in the last relay_triggers_gather() */
 	struct trigger at[RELAY_TRIGGERS_MAX];
+	struct run run;
 	struct relay_encoder *encoder;
 	struct relay_output lines;
 	struct relay_output text; /* of the event that is evaluated; empty: no trigger has fired at it so far */
@@ -116,6 +128,16 @@ struct cause {
 	const char *text;
 };
 
+/* Return how many of the first bytes of UTF-8 are kept, so that no character is cut. */
+static size_t kept_bytes(const char *text, size_t length)
+{
+	const size_t is_within_mask = 0xc0, is_within = 0x80;
+	size_t n = length < TEXT_BYTES ? length : TEXT_BYTES;
+	while (n > 0 && n < length && ((unsigned char)text[n] & is_within_mask) == is_within)
+		n--;
+	return n;
+}
+
 /* Write an event as text, without its time. */
 static void put_event(struct relay_triggers *triggers, const struct relay_event *event)
 {
@@ -126,7 +148,7 @@ static void put_event(struct relay_triggers *triggers, const struct relay_event 
 		return;
 	const char *begin = (const char *)memchr(text->at, ']', text->length) + strlen("] ");
 	const size_t length = (size_t)(text->at + text->length - strlen("\n") - begin);
-	relay_put(&triggers->lines, begin, length < TEXT_BYTES ? length : TEXT_BYTES);
+	relay_put(&triggers->lines, begin, kept_bytes(begin, length));
 }
 
 static void put_silence(struct relay_output *output, uint64_t time)
@@ -236,15 +258,37 @@ static bool is_same_path(const struct relay_step *one, const struct relay_step *
 	}
 }
 
-/* Set same_field of the last choice. */
-static void find_same_field(struct relay_choices *choices)
+static bool is_same_group(const struct relay_choice *one, const struct relay_choice *other)
 {
-	struct relay_choice *last = &choices->at[choices->n - 1];
-	last->same_field = 0;
-	for (const struct relay_choice *other = choices->at; other < last; other++, last->same_field++)
-		if (is_single(last) && is_single(other) && last->has_range == other->has_range &&
-		    is_same_path(last->comparisons->path, other->comparisons->path))
-			return;
+	return is_single(one) && is_single(other) && one->has_range == other->has_range &&
+	       is_same_path(one->comparisons->path, other->comparisons->path);
+}
+
+/* Return a range in which both lie. */
+static struct relay_range range_around(const struct relay_range *one, const struct relay_range *other)
+{
+	const uint64_t one_last = one->low + one->span, other_last = other->low + other->span;
+	const uint64_t low = one->low < other->low ? one->low : other->low;
+	const uint64_t last = one_last > other_last ? one_last : other_last;
+	const bool has_all = one_last < one->low || other_last < other->low;
+	if (has_all)
+		return (struct relay_range){.span = UINT64_MAX};
+	return (struct relay_range){.low = low, .span = last - low};
+}
+
+/* Add a choice, for which there is room, at the end of its group. */
+static void add_choice(struct relay_choices *choices, const struct relay_choice *choice)
+{
+	uint32_t at = 0;
+	while (at < choices->n && !is_same_group(choice, &choices->at[at]))
+		at += choices->at[at].n_in_group;
+	struct relay_choice *first = &choices->at[at], *end = first;
+	if (at < choices->n) {
+		first->all = range_around(&first->all, &choice->range);
+		end += first->n_in_group++;
+	}
+	memmove(end + 1, end, (size_t)(&choices->at[choices->n++] - end) * sizeof(*end));
+	*end = *choice;
 }
 
 /* Add a trigger to the choices of an event if it waits for it. false: no memory. */
@@ -265,8 +309,9 @@ static bool choose(struct relay_choices *choices, uint32_t number, const struct 
 		return true;
 	}
 	choice.has_range = is_single(&choice) && relay_comparison_range(choice.comparisons, &choice.range);
-	choices->at[choices->n++] = choice;
-	find_same_field(choices);
+	choice.all = choice.range;
+	choice.n_in_group = 1;
+	add_choice(choices, &choice);
 	return true;
 }
 
@@ -304,39 +349,69 @@ static const struct relay_choices *choices_of(const struct relay_triggers *trigg
 
 /* --- events --- */
 
-/* A field that single comparisons are of. */
-struct field {
-	const unsigned char *at; /* NULL: it is not complete */
-	uint64_t value;          /* for relay_range_takes() */
-};
-
-static void find_field(struct field *field, const struct relay_choice *choice, const struct relay_event *event)
+/* Return a bit for each trigger of a group whose condition an event meets, by the trigger's index. */
+static uint32_t take_group(const struct relay_choice *first, const struct relay_event *event)
 {
-	field->at = relay_pass_event(choice->comparisons->path, event->fields, event->end);
-	if (choice->has_range && !relay_range_load(choice->comparisons, field->at, event->end, &field->value))
-		field->at = NULL;
+	const struct relay_choice *end = first + first->n_in_group;
+	uint64_t value;
+	uint32_t taken = 0;
+	if (!is_single(first))
+		return (uint32_t)relay_condition_takes(first->comparisons, first->first, event->fields, event->end)
+		       << first->trigger;
+	const unsigned char *at = relay_pass_event(first->comparisons->path, event->fields, event->end);
+	if (!first->has_range)
+		for (const struct relay_choice *choice = first; choice < end; choice++)
+			taken |= (uint32_t)relay_comparison_takes(choice->comparisons, at, event->end)
+			         << choice->trigger;
+	else if (relay_range_load(first->comparisons, at, event->end, &value) && relay_range_takes(&first->all, value))
+		for (const struct relay_choice *choice = first; choice < end; choice++)
+			taken |= (uint32_t)relay_range_takes(&choice->range, value) << choice->trigger;
+	return taken;
+}
+
+/* Count the events of the run in the states of its triggers. */
+static void count_run(struct relay_triggers *triggers)
+{
+	struct run *run = &triggers->run;
+	for (uint32_t taken = run->n ? run->taken : 0; taken; taken &= taken - 1) {
+		struct relay_trigger_state *state = &triggers->at[__builtin_ctz(taken)].given.state;
+		state->matched += run->n;
+		state->limited += run->n;
+		state->last = run->time > state->last ? run->time : state->last;
+	}
+	run->n = 0;
+}
+
+/* Begin a run with an event. */
+static void begin_run(struct relay_triggers *triggers, const struct relay_event *event, uint32_t taken)
+{
+	struct run *run = &triggers->run;
+	*run = (struct run){.taken = taken, .time = event->time, .until = UINT64_MAX};
+	for (; taken; taken &= taken - 1) {
+		const uint32_t number = (uint32_t)__builtin_ctz(taken);
+		const struct relay_trigger *given = &triggers->at[number].given;
+		match(triggers, number, event);
+		const bool counts = given->kind == RELAY_TRIGGER_EVENT && event->time >= given->since;
+		const uint64_t until = counts ? given->state.due : 0;
+		run->until = until < run->until ? until : run->until;
+	}
 }
 
 static void take_event(struct relay_triggers *triggers, const struct relay_event *event)
 {
+	struct run *run = &triggers->run;
 	const struct relay_choices *choices = choices_of(triggers, event);
-	struct field fields[RELAY_TRIGGERS_MAX]; /* by relay_choice.same_field */
+	uint32_t taken = 0;
 	triggers->has_failed |= !choices;
-	for (uint32_t i = 0; choices && i < choices->n; i++) {
-		const struct relay_choice *choice = &choices->at[i];
-		const struct field *field = &fields[choice->same_field];
-		bool takes;
-		if (is_single(choice) && choice->same_field == i)
-			find_field(&fields[i], choice, event);
-		if (choice->has_range)
-			takes = field->at && relay_range_takes(&choice->range, field->value);
-		else if (is_single(choice))
-			takes = relay_comparison_takes(choice->comparisons, field->at, event->end);
-		else
-			takes = relay_condition_takes(choice->comparisons, choice->first, event->fields, event->end);
-		if (takes)
-			match(triggers, choice->trigger, event);
+	for (uint32_t i = 0; choices && i < choices->n; i += choices->at[i].n_in_group)
+		taken |= take_group(&choices->at[i], event);
+	if (taken == run->taken && event->time >= run->time && event->time < run->until) {
+		run->n++;
+		run->time = event->time;
+		return;
 	}
+	count_run(triggers);
+	begin_run(triggers, event, taken);
 }
 
 static void take_loss(struct relay_triggers *triggers, const struct relay_event *event)
@@ -358,6 +433,7 @@ int relay_triggers_gather(struct relay_triggers *triggers)
 		else
 			take_event(triggers, event);
 	}
+	count_run(triggers);
 	triggers->has_failed |= triggers->text.has_failed || triggers->lines.has_failed;
 	return triggers->has_failed ? -ENOMEM : !event;
 }

@@ -318,10 +318,12 @@ bool relay_comparison_range(const struct relay_comparison *comparison, struct re
 	else if (!comparison->is_negative && is_signed && comparison->integer > INT64_MAX)
 		greater = equal = less;
 	const uint64_t number = shifted(comparison, comparison->integer);
-	range->is_inverse = !equal;
-	range->low = less != range->is_inverse ? 0 : number;
-	range->span = (greater != range->is_inverse ? UINT64_MAX : number) - range->low;
-	return true;
+	less = less && number > 0;
+	greater = greater && number < UINT64_MAX;
+	const bool is_other = less && greater && !equal; /* from behind the number, by way of 0, to before it */
+	range->low = less && !is_other ? 0 : number + !equal;
+	range->span = (greater && !is_other ? UINT64_MAX : number - !equal) - range->low;
+	return less || equal || greater;
 }
 
 bool relay_range_load(const struct relay_comparison *comparison, const unsigned char *at, const unsigned char *end,

@@ -55,13 +55,13 @@ bool relay_condition_takes(const struct relay_comparison *comparisons, uint16_t 
 bool relay_comparison_takes(const struct relay_comparison *comparison, const unsigned char *at,
                             const unsigned char *end);
 
-/* The values for which a condition of one comparison with an integer is true: `span` + 1 of them from `low` on, or all others. */
+/* The values for which a condition of one comparison with an integer is true: `span` + 1 of them from `low` on, and 0 follows
+ * UINT64_MAX. */
 struct relay_range {
 	uint64_t low, span;
-	bool is_inverse;
 };
 
-/* Get the range of a condition of one comparison. false: it is none with an integer. */
+/* Get the range of a condition of one comparison. false: it is none with an integer, or true for no value. */
 bool relay_comparison_range(const struct relay_comparison *comparison, struct relay_range *range);
 
 /* Load the value of the field, which begins at `at`, for relay_range_takes(). false: the field is not complete. */
@@ -70,7 +70,7 @@ bool relay_range_load(const struct relay_comparison *comparison, const unsigned 
 
 static inline bool relay_range_takes(const struct relay_range *range, uint64_t value)
 {
-	return (value - range->low <= range->span) != range->is_inverse;
+	return value - range->low <= range->span;
 }
 
 /* Free the memory of n comparisons, but not the array. */

@@ -3,6 +3,8 @@
 #define _GNU_SOURCE
 #include "packets.h"
 
+#include "merge/output.h"
+
 #include <errno.h>
 
 LIBRARY(static);
@@ -156,8 +158,9 @@ static struct relay_merge *merge_with_field(uint32_t type, struct queue *queue, 
 	return merge;
 }
 
-/* A condition of one comparison is evaluated as a range of values; twice the same comparison is not. */
-static void check_ranges(uint32_t type, size_t bytes, uint8_t operand, uint64_t constant)
+/* A condition of one comparison is evaluated as a range of values; twice the same comparison is not. Of n conditions from `first` on,
+ * which have as many sets of orders, each second one is compared with the constant and two more. */
+static void check_ranges(uint32_t type, size_t bytes, uint8_t operand, uint64_t constant, unsigned first, unsigned n)
 {
 	static const uint64_t values[] = {
 	    0, 1, 2, 127, 128, 255, 1ull << 31, UINT32_MAX, INT64_MAX, 1ull << 63, UINT64_MAX - 1, UINT64_MAX};
@@ -169,19 +172,31 @@ static void check_ranges(uint32_t type, size_t bytes, uint8_t operand, uint64_t 
 	uint64_t firings[2 * N_ORDERS] = {0};
 	struct relay_firing firing;
 
-	for (unsigned i = 0; i < 2 * N_ORDERS; i++) {
-		conditions[i] = comparison(i / 2, operand, constant, 1 + i % 2);
+	for (unsigned i = 0; i < 2 * n; i++) {
+		const unsigned orders = (first + i / 2) % N_ORDERS;
+		conditions[i] = comparison(orders, operand, constant + i / 2 % 2 * 2, 1 + i % 2);
 		wanted[i] = (struct relay_trigger){.glob = "p:e", .conditions = &conditions[i]};
 	}
-	AUTOPTR(relay_triggers) triggers = relay_triggers_new(merge, wanted, 2 * N_ORDERS);
+	AUTOPTR(relay_triggers) triggers = relay_triggers_new(merge, wanted, 2 * n);
 
 	CHECK_EQ(relay_triggers_gather(triggers), 1);
 	while (relay_triggers_next(triggers, &firing))
 		firings[firing.trigger] |= 1ull << firing.time;
-	for (unsigned i = 0; i < 2 * N_ORDERS; i += 2)
+	for (unsigned i = 0; i < 2 * n; i += 2)
 		CHECK_EQ(firings[i], firings[i + 1]);
+	if (first > 0)
+		return;
 	CHECK_EQ(firings[0], 0);
-	CHECK_EQ(firings[2 * 7], (1ull << (N + 1)) - 2); /* less, equal and greater */
+	if (n == N_ORDERS)
+		CHECK_EQ(firings[2 * 7], (1ull << (N + 1)) - 2); /* less, equal and greater */
+}
+
+/* All sets of orders at once, and two by two, of which some are far from some values. */
+static void check_all_ranges(uint32_t type, size_t bytes, uint8_t operand, uint64_t constant)
+{
+	check_ranges(type, bytes, operand, constant, 0, N_ORDERS);
+	for (unsigned first = 0; first < N_ORDERS; first++)
+		check_ranges(type, bytes, operand, constant, first, 2);
 }
 
 TEST(a_comparison_of_an_integer_is_true_for_the_same_values_in_each_type)
@@ -195,12 +210,100 @@ TEST(a_comparison_of_an_integer_is_true_for_the_same_values_in_each_type)
 
 	for (size_t i = 0; i < sizeof(types) / sizeof(types[0]); i++)
 		for (size_t k = 0; k < sizeof(constants) / sizeof(constants[0]); k++) {
-			check_ranges(types[i].type, types[i].bytes, RELAY_OPERAND_POSITIVE, constants[k]);
-			check_ranges(types[i].type, types[i].bytes, RELAY_OPERAND_NEGATIVE, -constants[k]);
+			check_all_ranges(types[i].type, types[i].bytes, RELAY_OPERAND_POSITIVE, constants[k]);
+			check_all_ranges(types[i].type, types[i].bytes, RELAY_OPERAND_NEGATIVE, -constants[k]);
 		}
 }
 
+/* --- events in a row --- */
+
+enum { N_IN_A_ROW = 2000, N_LIMITED = 4 };
+
+/* What an event of this time and value does to a trigger that waits for at least `least`. */
+static void expect(struct relay_trigger *trigger, uint64_t least, uint64_t time, uint64_t value)
+{
+	struct relay_trigger_state *state = &trigger->state;
+
+	if (value < least || time < trigger->since)
+		return;
+	state->matched++;
+	state->last = time > state->last ? time : state->last;
+	if (time < state->due) {
+		state->limited++;
+		return;
+	}
+	state->fired++;
+	state->limited = 0;
+	state->due = time + trigger->limit;
+}
+
+TEST(events_at_which_limits_forbid_to_fire_are_counted_each)
+{
+	static uint64_t values[N_IN_A_ROW];
+	struct queue early = {.is_ended = true}, late = {.is_ended = true};
+	struct made *made = begin_packet(1, 0);
+	struct relay_conditions conditions[N_LIMITED];
+	struct relay_trigger wanted[N_LIMITED] = {
+	    {.limit = 90}, {.limit = 35}, {.limit = 250, .since = 700}, {.limit = 1}};
+	struct relay_trigger_state state;
+
+	/* Rows of 1, 2, 3 ... events with one value. */
+	for (uint64_t i = 0, row = 0, end = 0; i < N_IN_A_ROW; i++) {
+		end += i == end ? ++row : 0;
+		values[i] = row % (N_LIMITED + 1);
+	}
+	AUTOPTR(relay_merge) merge = merge_with_field(RELAY_TRACE_U64, &early, values, N_IN_A_ROW, sizeof(values[0]));
+	for (uint64_t i = 0; i < N_LIMITED; i++) {
+		conditions[i] = n_is_at_least(i + 1);
+		wanted[i].glob = "p:e";
+		wanted[i].conditions = &conditions[i];
+	}
+	AUTOPTR(relay_triggers) triggers = relay_triggers_new(merge, wanted, N_LIMITED);
+
+	while (!relay_triggers_gather(triggers))
+		;
+	/* These are older than those before. */
+	for (uint64_t i = 0; i < N_IN_A_ROW; i++)
+		put_event(made, 1 + i, 0, &values[N_IN_A_ROW - 1 - i], sizeof(values[0]));
+	give(&late, made);
+	add_queue(merge, 0, 1, &late);
+	while (!relay_triggers_gather(triggers))
+		;
+	for (uint64_t i = 0; i < N_LIMITED; i++) {
+		for (uint64_t k = 0; k < N_IN_A_ROW; k++)
+			expect(&wanted[i], i + 1, 1 + k, values[k]);
+		for (uint64_t k = 0; k < N_IN_A_ROW; k++)
+			expect(&wanted[i], i + 1, 1 + k, values[N_IN_A_ROW - 1 - k]);
+		CHECK_EQ(relay_triggers_state(triggers, (uint32_t)i, &state), 0);
+		CHECK_EQ(memcmp(&state, &wanted[i].state, sizeof(state)), 0);
+	}
+}
+
 /* --- what they are told --- */
+
+TEST(a_line_that_is_cut_ends_with_a_whole_character)
+{
+	static const struct relay_trigger wanted = {.name = "long", .glob = "p:e"};
+	static uint64_t words[512];
+	const size_t length = sizeof(words) - 1, least = 2000, most = 2200;
+	char *text = (char *)words;
+	size_t n;
+
+	for (size_t n_ascii = 0; n_ascii < 3; n_ascii++) {
+		struct queue queue = {.is_ended = true};
+		memset(text, 'x', n_ascii);
+		for (size_t i = n_ascii; i < length; i++)
+			text[i] = "\u20ac"[(i - n_ascii) % 3];
+		text[length - (length - n_ascii) % 3] = 0;
+		AUTOPTR(relay_merge)
+		merge = merge_with_field(RELAY_TRACE_STRING, &queue, words, 1, length - (length - n_ascii) % 3 + 1);
+		AUTOPTR(relay_triggers) triggers = relay_triggers_new(merge, &wanted, 1);
+		CHECK_EQ(relay_triggers_gather(triggers), 1);
+		const char *line = relay_triggers_lines(triggers, &n);
+		CHECK(n > least && n < most);
+		CHECK(relay_is_utf8(line, n));
+	}
+}
 
 TEST(new_triggers_go_on_where_others_were)
 {
