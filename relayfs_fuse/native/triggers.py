@@ -117,13 +117,13 @@ class Triggers(library.Handle):
         c_text = ffi.new("char[]", text.encode(errors="replace").replace(b"\0", b"?"))
         library.check(lib.relay_triggers_fire(self._open, trigger, time, c_text))
 
-    def take(self) -> tuple[list[str], list[Firing]]:
+    def take(self) -> tuple[bytes, list[Firing]]:
         """Return the lines that say what has fired since the last call, and the firings that are not only told."""
         one, firings = self._firing, []
         while lib.relay_triggers_next(self._open, one):
             firings.append(Firing(int(one.trigger), int(one.number), int(one.time)))
         text = lib.relay_triggers_lines(self._open, self._length)
-        lines = ffi.unpack(text, self._length[0]).decode(errors="replace").split("\n")[:-1] if self._length[0] else []
+        lines = ffi.unpack(text, self._length[0]) if self._length[0] else b""
         lib.relay_triggers_forget(self._open)
         return lines, firings
 

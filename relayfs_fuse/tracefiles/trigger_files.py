@@ -123,13 +123,12 @@ class Journal:
         """Close and unlock the file."""
         os.close(self._descriptor)
 
-    def append(self, lines: list[str]) -> None:
-        """Append lines, whole or not at all; OSError: there is no room for them."""
-        data = "".join(f"{line}\n" for line in lines).encode(errors="replace")
-        if self.size + len(data) > JOURNAL_MAX:
+    def append(self, lines: bytes) -> None:
+        """Append lines, all or none; OSError: there is no room for them."""
+        if self.size + len(lines) > JOURNAL_MAX:
             self._shorten()
-        written = os.write(self._descriptor, data) if data else 0
-        if written != len(data):
+        written = os.write(self._descriptor, lines)
+        if written != len(lines):
             os.ftruncate(self._descriptor, self.size)
             raise failure(errno.ENOSPC, self._path)
         self.size += written

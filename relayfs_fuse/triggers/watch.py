@@ -1,10 +1,11 @@
 """The triggers of one trace: evaluating them, and noting what they have done.
 
-A round looks at the buffers, evaluates the events that are DELAY_NS old, in the order of their times, and writes what
-has fired to the journal. Then it writes the state, as a whole, which says how far events are evaluated, how long the
-journal is, and which actions are not carried out yet; and only then these actions begin. So whenever this process is
-killed, the next one finds a state from which it can go on: no event is evaluated twice, and none is left out but those
-that are written meanwhile and were older than DELAY_NS by then.
+A round looks at the buffers and evaluates the events that are DELAY_NS old, in the order of their times; it does so
+again until there are no more, or ROUND_NS have passed. It writes what has fired to the journal. Then it writes the
+state, as a whole, which says how far events are evaluated, how long the journal is, and which actions are not carried
+out yet; and only then these actions begin. So whenever this process is killed, the next one finds a state from which
+it can go on: no event is evaluated twice, and none is left out but those that are written meanwhile and were older
+than DELAY_NS by then.
 
 The state has the time up to which all events are evaluated ("reached"); the time of the last one, and how many were of
 this time ("latest"), because more of them may follow; and the clocks by which times are converted ("clocks").
@@ -37,8 +38,10 @@ if TYPE_CHECKING:
 
 # As `relayctl view --delay`: how old an event is when it is evaluated.
 DELAY_NS = 200_000_000
-# The longest time whose events are evaluated between two states, if this process has much to catch up with.
+# The longest time whose events are evaluated at once, if this process has much to catch up with.
 STEP_NS = 1_000_000_000
+# How long a round goes on before it writes the state, if there is more.
+ROUND_NS = 10_000_000
 # The most lines that wait because the store has no room for them. Further ones are lost; the log says how many.
 LINES_MAX = 10_000
 _NS = 1_000_000_000
@@ -61,7 +64,7 @@ class Watch(Closing):
         self.commands: dict[int, TriggerCommand] = {}
         self.has_news = self.is_over = False
         self._say = say
-        self._lines: list[str] = []
+        self._lines = b""
         self._has_said_full = False
         self._n_lost = 0
         self._pending: dict[tuple[int, int], Action] = {}
@@ -147,18 +150,10 @@ class Watch(Closing):
         """Evaluate what was written; return whether there is more. OSError, RelayError, MemoryError."""
         if self._live is None or self._triggers is None:
             return False
-        looked = self._live.look()
-        merged = self._live.merged
-        limit = (self.source.now() if looked == EVER else looked) - DELAY_NS
-        is_behind = limit > self._reached + STEP_NS
-        limit = min(limit, self._reached + STEP_NS)
-        merged.limit(limit)
-        is_all = False
-        while not is_all:
-            is_all = self._triggers.gather()
-            self._take_firings()
-        self._reached = max(self._reached, min(limit, merged.reached))
-        stats = merged.stats()
+        end = time.monotonic_ns() + ROUND_NS
+        while (is_behind := self._evaluate(self._live, self._triggers)) and time.monotonic_ns() < end:
+            pass
+        stats = self._live.merged.stats()
         self._latest = [stats.time, stats.n_at_time]
         self._triggers.reach(self._reached)
         self._take_firings()
@@ -166,6 +161,21 @@ class Watch(Closing):
         self._take_done()
         self._commit()
         self.is_over = not self._live.tick()
+        return is_behind
+
+    def _evaluate(self, live: Live, triggers: Triggers) -> bool:
+        """Look at the buffers, and evaluate what may be evaluated then; return whether there is more."""
+        looked = live.look()
+        merged = live.merged
+        limit = (self.source.now() if looked == EVER else looked) - DELAY_NS
+        is_behind = limit > self._reached + STEP_NS
+        limit = min(limit, self._reached + STEP_NS)
+        merged.limit(limit)
+        is_all = False
+        while not is_all:
+            is_all = triggers.gather()
+            self._take_firings()
+        self._reached = max(self._reached, min(limit, merged.reached))
         return is_behind or merged.is_behind_limit
 
     def _fire(self, since: int, text: str, ago_ns: int) -> None:
@@ -193,7 +203,11 @@ class Watch(Closing):
             action, text = self._actions.done.popleft()
             self._pending.pop((action.since, action.number), None)
             if text:
-                self._lines.append(f"[{stamp(time.time_ns())}] {action.command.name} {action.number}: {text}")
+                self._add_line(action, text)
+
+    def _add_line(self, action: Action, text: str) -> None:
+        line = f"[{stamp(time.time_ns())}] {action.command.name} {action.number}: {text}\n"
+        self._lines += line.encode(errors="replace")
 
     # --- the state ---
 
@@ -215,7 +229,7 @@ class Watch(Closing):
                 self._new.append(action)
             else:
                 what = f"{command.does}: whether it was done is not known, because the server was ended"
-                self._lines.append(f"[{stamp(time.time_ns())}] {command.name} {number}: {what}")
+                self._add_line(action, what)
 
     def _commit(self) -> None:
         """Write lines and state, and let the new actions begin."""
@@ -223,7 +237,7 @@ class Watch(Closing):
         try:
             if self._lines:
                 self._journal.append(self._lines)
-                self._lines.clear()
+                self._lines = b""
                 self.has_news = True
             self._write_state()
             self._end_full()
@@ -257,8 +271,9 @@ class Watch(Closing):
         if not self._has_said_full:
             self._say(f"trace {self.source.name}: what triggers have done cannot be written: {error.strerror}")
         self._has_said_full = True
-        self._n_lost += len(self._lines[LINES_MAX:])
-        del self._lines[LINES_MAX:]
+        *_, more = self._lines.split(b"\n", LINES_MAX)
+        self._n_lost += more.count(b"\n")
+        self._lines = self._lines[: len(self._lines) - len(more)]
 
     def _end_full(self) -> None:
         """Say how many lines are lost, now that the store has room again."""

@@ -11,6 +11,7 @@ from relayfs_fuse.native.tables import CLOCKS
 from relayfs_fuse.native.trace import Trace
 from relayfs_fuse.reading.source import Source
 from relayfs_fuse.tracefiles.trigger_files import Definition, read_state, write_definitions
+from relayfs_fuse.triggers import watch
 from relayfs_fuse.triggers.actions import Actions
 from relayfs_fuse.triggers.watch import DELAY_NS, Watch
 
@@ -24,15 +25,16 @@ def evaluate(store: Store, trace: Trace, n_looks: int) -> dict:
     def actions(source: Source) -> Actions:
         return Actions(trace.name, trace.id, str(store.path), str(store.path), runs_programs=False)
 
-    with Watch(str(store.path), trace.name, trace.id, actions, print) as watch:
-        watch.define()
+    with Watch(str(store.path), trace.name, trace.id, actions, print) as evaluated:
+        evaluated.define()
         for _ in range(n_looks):
-            watch.look()
+            evaluated.look()
     return read_state(str(store.path / trace.name))
 
 
 @pytest.mark.parametrize("clock", ["mono", "tsc"])
-def test_each_event_is_counted_once_by_processes_that_end_before_they_have_read_all(store, clock):
+def test_each_event_is_counted_once_by_processes_that_end_before_they_have_read_all(store, clock, monkeypatch):
+    monkeypatch.setattr(watch, "ROUND_NS", 0)  # a round is one look at the buffers
     trace = store.create("t", clock=CLOCKS[clock].number, subbuf_size=256 << 10, n_subbufs=8)
     with Program(store, trace, "app") as app, closing(Source("t", str(store.path))) as source:
         definition = Definition(source.now(), "trigger add all on t test:* do notify limit=1h", {})
