@@ -35,15 +35,15 @@ READS = {1: 3000, 512: 3000, 4096: 3000, 1 << 20: 100}
 READS_4K = 10000
 
 LIMITS = [
-    Limit("dd from a relay file: times dd from tmpfs", "dd-relay", "dd-tmpfs", least=0.5),
-    Limit("dd from a relay file: times dd from a bare FUSE server", "dd-relay", "dd-bare", least=0.95),
+    Limit("dd from a relay file: times dd from tmpfs", "dd-relay", "dd-tmpfs", least=0.35),
+    Limit("dd from a relay file: times dd from a bare FUSE server", "dd-relay", "dd-bare", least=0.8),
     Limit("dd bs=4k from a relay file: times dd from a bare FUSE server", "dd-relay-4k", "dd-bare-4k", least=0.7),
-    Limit("cat of a relay file: times cat of a FIFO", "cat-relay", "cat-fifo", least=1.5),
+    Limit("cat of a relay file: times cat of a FIFO", "cat-relay", "cat-fifo", least=1.2),
     Limit("zero-copy reader: times touching the same memory", "zero-copy", "touch", least=0.8),
     Limit("reads of 1 byte a second: times a bare FUSE server", "reads-1", "bare-1", least=0.7),
     Limit("reads of 512 bytes a second: times a bare FUSE server", "reads-512", "bare-512", least=0.55),
     Limit("reads of 4 KiB a second: times a bare FUSE server", "reads-4096", "bare-4096", least=0.6),
-    Limit("reads of 1 MiB a second: times a bare FUSE server", "reads-1048576", "bare-1048576", least=0.8),
+    Limit("reads of 1 MiB a second: times a bare FUSE server", "reads-1048576", "bare-1048576", least=0.7),
     Limit("CPU time of a read of 1 byte: times a bare FUSE server", "cpu-1", "bare-cpu-1", most=2),
     Limit("CPU time of a read of 4 KiB: times a bare FUSE server", "cpu-4096", "bare-cpu-4096", most=2),
 ]

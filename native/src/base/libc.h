@@ -11,9 +11,6 @@
 #ifndef MADV_POPULATE_WRITE
 #define MADV_POPULATE_WRITE 23
 #endif
-#ifndef MADV_COLLAPSE
-#define MADV_COLLAPSE 25
-#endif
 
 /* As renameat(2), but replaces nothing: if the new name is taken, it returns -1 and errno is EEXIST. */
 static inline int relay_rename_new(int from_fd, const char *from, int to_fd, const char *to)

@@ -14,7 +14,6 @@
 #define _GNU_SOURCE
 #include "base/mapping.h"
 
-#include "base/clock.h"
 #include "base/immutable.h"
 #include "base/libc.h"
 
@@ -39,11 +38,6 @@
 /* OPEN_TRIES: the most tries to open a file whose server dies meanwhile. VIEW_FLAGS: few pages of a view will be stored to, so no
  * memory is set aside for copies of all. */
 enum { GUARD_SLOTS = 65536, OPEN_TRIES = 8, VIEW_FLAGS = MAP_PRIVATE | MAP_NORESERVE };
-
-/* Of a huge page, on most machines; on others there are none of files then. */
-#define HUGE_BYTES ((uint64_t)2 << 20)
-#define HUGE_NS 100000000u
-#define HUGE_PAUSE_NS 10000000000u
 
 struct guard_slot {
 	unsigned char *base; /* stored last, cleared first */
@@ -73,57 +67,12 @@ static int check_limit(uint64_t bytes)
 	return limit.rlim_cur != RLIM_INFINITY && bytes > limit.rlim_cur ? -EFBIG : 0;
 }
 
-/* As mmap(2) of a file, which is mapped where huge pages of it can be: at a multiple of their size. Private mappings are
- * for a moment, which these further system calls would make longer. */
-static void *map_aligned(uint64_t bytes, int protection, int flags, int fd)
-{
-	unsigned char *room = MAP_FAILED;
-	if (flags == MAP_SHARED && bytes >= HUGE_BYTES)
-		room = mmap(NULL, bytes + HUGE_BYTES, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-	if (room == MAP_FAILED)
-		return mmap(NULL, bytes, protection, flags, fd, 0);
-	size_t before = -(uintptr_t)room % HUGE_BYTES;
-	if (before)
-		munmap(room, before);
-	munmap(room + before + bytes, HUGE_BYTES - before);
-	void *base = mmap(room + before, bytes, protection, flags | MAP_FIXED, fd, 0);
-	if (base == MAP_FAILED)
-		munmap(room + before, bytes);
-	return base;
-}
-
-/* Allocate huge pages for a new file, as many as Linux finds in HUGE_NS. One is mapped by one fault in place of 512, and takes
- * one entry of the TLB. MADV_COLLAPSE makes one of a range in which there is a page already; before that Linux has each CPU
- * do something, so that it takes 0.3 ms on a machine that has nothing else to do, and 0.2 s on one that is busy. There,
- * later files have small pages for HUGE_PAUSE_NS. */
-static void allocate_huge(int fd, uint64_t from, uint64_t bytes)
-{
-	static uint64_t not_before;
-	uint64_t begin = (from + HUGE_BYTES - 1) / HUGE_BYTES * HUGE_BYTES, end = bytes / HUGE_BYTES * HUGE_BYTES;
-	uint64_t began = relay_clock_ns(CLOCK_MONOTONIC), took = 0;
-	/* Relaxed: a time from before only costs, or saves, an attempt. */
-	if (begin >= end || began < __atomic_load_n(&not_before, __ATOMIC_RELAXED) || ftruncate(fd, (off_t)bytes))
-		return;
-	unsigned char *base = map_aligned(end, PROT_READ | PROT_WRITE, MAP_SHARED, fd);
-	if (base == MAP_FAILED)
-		return;
-	for (uint64_t at = begin; at < end && took < HUGE_NS; at += HUGE_BYTES) {
-		if (fallocate(fd, 0, (off_t)at, RELAY_PAGE_BYTES) || madvise(base + at, HUGE_BYTES, MADV_COLLAPSE))
-			break;
-		took = relay_clock_ns(CLOCK_MONOTONIC) - began;
-	}
-	if (took >= HUGE_NS)
-		__atomic_store_n(&not_before, began + took + HUGE_PAUSE_NS, __ATOMIC_RELAXED);
-	munmap(base, end);
-}
-
 /* Make a new file `bytes` long, and allocate its memory from offset `from` on. */
 static int allocate(int fd, uint64_t from, uint64_t bytes)
 {
 	int err = check_limit(bytes);
 	if (err)
 		return err;
-	allocate_huge(fd, from, bytes);
 	err = posix_fallocate(fd, (off_t)from, (off_t)(bytes - from));
 	return err == EFBIG ? -ENOSPC : -err;
 }
@@ -332,7 +281,7 @@ int relay_mapping_open_backing(const char *mem_path)
 /* Map the first `bytes` bytes of fd, which stays the caller's. */
 static int map_pages(struct relay_mapping *mapping, int fd, uint64_t bytes, int protection, int flags)
 {
-	void *base = map_aligned(bytes, protection, flags, fd);
+	void *base = mmap(NULL, bytes, protection, flags, fd, 0);
 	if (base == MAP_FAILED)
 		return -errno;
 	*mapping = (struct relay_mapping){.base = base, .bytes = bytes, .file = RELAY_NO_DESCRIPTOR};

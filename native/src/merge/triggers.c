@@ -45,7 +45,7 @@ struct relay_triggers {
 	uint32_t n;
 	bool has_failed; /* there was no memory in the last relay_triggers_gather() */
 	struct trigger at[RELAY_TRIGGERS_MAX];
-	struct run run;
+	struct run latest;
 	struct relay_encoder *encoder;
 	struct relay_output lines;
 	struct relay_output text; /* of the event that is evaluated; empty: no trigger has fired at it so far */
@@ -372,7 +372,7 @@ static uint32_t take_group(const struct relay_choice *first, const struct relay_
 /* Count the events of the run in the states of its triggers. */
 static void count_run(struct relay_triggers *triggers)
 {
-	struct run *run = &triggers->run;
+	struct run *run = &triggers->latest;
 	for (uint32_t taken = run->n ? run->taken : 0; taken; taken &= taken - 1) {
 		struct relay_trigger_state *state = &triggers->at[__builtin_ctz(taken)].given.state;
 		state->matched += run->n;
@@ -385,7 +385,7 @@ static void count_run(struct relay_triggers *triggers)
 /* Begin a run with an event. */
 static void begin_run(struct relay_triggers *triggers, const struct relay_event *event, uint32_t taken)
 {
-	struct run *run = &triggers->run;
+	struct run *run = &triggers->latest;
 	*run = (struct run){.taken = taken, .time = event->time, .until = UINT64_MAX};
 	for (; taken; taken &= taken - 1) {
 		const uint32_t number = (uint32_t)__builtin_ctz(taken);
@@ -399,7 +399,7 @@ static void begin_run(struct relay_triggers *triggers, const struct relay_event 
 
 static void take_event(struct relay_triggers *triggers, const struct relay_event *event)
 {
-	struct run *run = &triggers->run;
+	struct run *run = &triggers->latest;
 	const struct relay_choices *choices = choices_of(triggers, event);
 	uint32_t taken = 0;
 	triggers->has_failed |= !choices;

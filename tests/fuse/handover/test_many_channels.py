@@ -37,8 +37,12 @@ class Asking(threading.Thread):
             self.result = errno.errorcode[error.errno or 0]
 
     def waits(self) -> bool:
-        """Whether the kernel has the request, which nobody has answered."""
-        return "request_wait" in Path(f"/proc/self/task/{self.native_id}/wchan").read_text()
+        """Whether the kernel has the request, which nobody has answered.
+
+        It may keep one back until that of another thread is answered, which changes the same directory.
+        """
+        where = Path(f"/proc/self/task/{self.native_id}/wchan").read_text()
+        return "request_wait" in where or "rwsem_down" in where
 
 
 def ask_next(mount: Mount, asked: dict[str, Callable[[], Any]]) -> dict[str, Any]:

@@ -3,8 +3,6 @@
 #ifndef RELAYFS_BASE_ARCH_AARCH64_CPU_H
 #define RELAYFS_BASE_ARCH_AARCH64_CPU_H
 
-#include <arm_neon.h>
-
 static inline bool relay_u128_cmpxchg(struct relay_u128 *two, uint64_t old_first, uint64_t old_second,
                                       uint64_t new_first, uint64_t new_second)
 {
@@ -45,17 +43,19 @@ static inline void relay_prefetch_for_store(const void *at)
 	__builtin_prefetch(at, 1);
 }
 
-/* NEON cannot gather a bit of each byte: three times, neighbours are added, of which each has the bit of its place. */
+/* Eight bytes at a time: those of `zero` that are 0 get their highest bit, and a multiplication gathers these bits. */
 static inline uint64_t relay_where_equal(const unsigned char *bytes, unsigned char byte)
 {
-	const uint8x16_t wanted = vdupq_n_u8(byte);
-	const uint8x16_t places = vreinterpretq_u8_u64(vdupq_n_u64(0x8040201008040201ull));
-	uint8x16_t first = vandq_u8(vceqq_u8(vld1q_u8(bytes), wanted), places);
-	uint8x16_t second = vandq_u8(vceqq_u8(vld1q_u8(bytes + 16), wanted), places);
-	uint8x16_t third = vandq_u8(vceqq_u8(vld1q_u8(bytes + 32), wanted), places);
-	uint8x16_t last = vandq_u8(vceqq_u8(vld1q_u8(bytes + 48), wanted), places);
-	uint8x16_t pairs = vpaddq_u8(vpaddq_u8(first, second), vpaddq_u8(third, last));
-	return vgetq_lane_u64(vreinterpretq_u64_u8(vpaddq_u8(pairs, pairs)), 0);
+	const uint64_t each = 0x0101010101010101ull, low = 0x7f * each, gather = 0x0102040810204080ull;
+	uint64_t found = 0;
+	for (int at = 0; at < RELAY_COMPARED; at += 8) {
+		uint64_t eight;
+		__builtin_memcpy(&eight, bytes + at, sizeof(eight));
+		uint64_t zero = eight ^ each * byte;
+		uint64_t equal = ~(((zero & low) + low) | zero | low) >> 7;
+		found |= equal * gather >> 56 << at;
+	}
+	return found;
 }
 
 #endif

@@ -4,7 +4,6 @@
 #define RELAYFS_BASE_ARCH_X86_64_CPU_H
 
 #include <cpuid.h>
-#include <emmintrin.h>
 
 static inline bool relay_u128_cmpxchg(struct relay_u128 *two, uint64_t old_first, uint64_t old_second,
                                       uint64_t new_first, uint64_t new_second)
@@ -39,11 +38,14 @@ static inline void relay_prefetch_for_store(const void *at)
 
 static inline uint64_t relay_where_equal(const unsigned char *bytes, unsigned char byte)
 {
-	const __m128i wanted = _mm_set1_epi8((char)byte);
+	/* SSE2, without its header: that of clang refuses other architectures. */
+	typedef char sixteen __attribute__((vector_size(16)));
 	uint64_t found = 0;
-	for (int at = 0; at < RELAY_COMPARED; at += (int)sizeof(wanted)) {
-		__m128i equal = _mm_cmpeq_epi8(_mm_loadu_si128((const __m128i *)(const void *)(bytes + at)), wanted);
-		found |= (uint64_t)(uint32_t)_mm_movemask_epi8(equal) << at;
+	for (int at = 0; at < RELAY_COMPARED; at += (int)sizeof(sixteen)) {
+		sixteen these;
+		__builtin_memcpy(&these, bytes + at, sizeof(these));
+		sixteen equal = (sixteen)(these == (char)byte);
+		found |= (uint64_t)(uint32_t)__builtin_ia32_pmovmskb128(equal) << at;
 	}
 	return found;
 }
