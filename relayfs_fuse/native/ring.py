@@ -123,6 +123,10 @@ class RingMemory(ChannelMemory):
         """Bytes between consumer and producer position, at most the ring's size."""
         return int(lib.relay_ring_query(self._open, AVAIL_DATA))
 
+    def consumed(self) -> int:
+        """Return the consumer position."""
+        return int(lib.relay_ring_query(self._open, CONS_POS))
+
     def write(self, data: AnyBuffer) -> None:
         """Write one record; ENOSPC: the ring is full; EMSGSIZE: the record is longer than the ring allows."""
         view = ffi.from_buffer(data)

@@ -68,9 +68,14 @@ class StoredRing(StoredRecords[RingMemory]):
         return int(self.channel.stats.ring_size)
 
     def readiness(self, by_mem: bool = False) -> tuple[int, int]:
-        """Return the events of poll(2), and the wake-up counter, which grows when a record arrives in an empty ring."""
+        """Return the events of poll(2), and the sum of the wake-up counter and the consumer position.
+
+        A record that arrives in an empty ring increments the counter if the ring is armed. If it is not, or if the
+        producer has died before that, records are new to those who were told of some at an earlier consumer position.
+        """
+        # Loaded before the state, as the answer must not have a later position than that at which records were seen.
+        progress = (self.buffer.wake_seq() + self.buffer.consumed()) % 2**64
         state = self.buffer.state()
-        progress = self.buffer.wake_seq()
         if state & native.IS_DAMAGED:
             self.note_state(state)
             return GONE, progress

@@ -147,9 +147,8 @@ class _Waiter:
         """Return what is known of a descriptor that is polled from now on, or already."""
         poll = self.polls.get(descriptor)
         if poll is None:
-            # With delivery=bulk, the buffer may be armed for records, too: for those who sleep in read(2). The progress
-            # of a ring changes only while it is armed. If the program read before that, nobody would announce the next
-            # record.
+            # With delivery=bulk, the buffer may be armed for records, too: for those who sleep in read(2). For rings
+            # the task notifies, as handlers answer for them anyway.
             slots = self.group.polled_slots if self.stored.wakes_for_records else None
             polled = at_once.Polled(descriptor, kernel_handle, self.stored.address_to_poll(), slots, self.slot)
             poll = self.polls[descriptor] = _Poll(polled, by_mem, skips)

@@ -227,6 +227,21 @@ def test_wake_ups_are_as_the_producer_wants_them(mount: Mount, file: Path, mem: 
         assert len(list(ring.records(timeout=0))) == 2
 
 
+def test_an_edge_comes_for_a_record_that_has_woken_nobody(mount: Mount, file: Path, ring: Ring) -> None:
+    """As if its producer had been killed, or had come before the server had armed the ring again."""
+    with opened(file, os.O_RDONLY | os.O_NONBLOCK) as descriptor, select.epoll() as epoll:
+        epoll.register(descriptor, select.EPOLLIN | select.EPOLLET)
+        for n in range(3):
+            ring.output(b"loud %d" % n)
+            assert epoll.poll(DEADLINE_S) == [(descriptor, select.EPOLLIN)]
+            assert os.read(descriptor, 100) == b"loud %d\n" % n
+            wakeups = mount.shown("r", "wakeups")
+            ring.output(b"quiet %d" % n, wakeup=False)
+            assert epoll.poll(DEADLINE_S) == [(descriptor, select.EPOLLIN)]
+            assert os.read(descriptor, 100) == b"quiet %d\n" % n
+            assert mount.shown("r", "wakeups") == wakeups
+
+
 def test_wake_ups_of_batches_are_as_the_producer_wants_them(mount: Mount, file: Path, ring: Ring) -> None:
     with opened(file, os.O_RDWR) as descriptor, select.epoll() as epoll:
         epoll.register(descriptor, select.EPOLLIN | select.EPOLLET)
