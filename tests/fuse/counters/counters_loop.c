@@ -2,8 +2,9 @@
 /*
  * The reader's loop of the proposal, from its text and <relayfs/counters.h> alone: nothing of the library is linked.
  *
- *     counters_loop MNT/counters MNT/counters.names    until SIGTERM: prints how many copies it took, in how many
- *                                                      generations, and the sum over all names of the last one
+ *     counters_loop MNT/counters MNT/counters.names    until SIGTERM: prints a line after its first copy, and in the
+ *                                                      end how many copies it took, in how many generations, and the
+ *                                                      sum over all names of the last one
  *
  * What it copies must be as counters_churn.c makes it: the counter churn/K is a multiple of (K + 1) * DELTA, and has
  * the same 32 bits twice.
@@ -152,7 +153,10 @@ int main(int argc, char **argv)
 		copy_desired_counter_values();
 		if (*p_gen1 != user_perf_header.gen1)
 			continue; /* metadata has changed */
-		copies++;
+		if (!copies++) {
+			puts("copied");
+			fflush(stdout);
+		}
 		generations += user_perf_header.gen1 != last_gen;
 		last_gen = user_perf_header.gen1;
 		last = stopping; /* what was there when it was told to end is in this copy */

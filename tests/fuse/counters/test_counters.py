@@ -3,6 +3,7 @@
 import errno
 import mmap
 import os
+import select
 import signal
 import subprocess
 from pathlib import Path
@@ -119,6 +120,10 @@ def test_the_loop_of_the_proposal_reads_through_additions_and_deletions(mount, m
     churn = compile_c([HERE / "counters_churn.c"])
     command = [loop, mount.path / "counters", mount.path / "counters.names"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as reader:
+        # The first copy is of a generation before the changes, the last one of the generation behind them.
+        assert reader.stdout is not None
+        assert select.select([reader.stdout], [], [], DEADLINE_S)[0], "it has copied nothing"
+        assert reader.stdout.readline() == "copied\n"
         done = subprocess.run(
             [churn, mount.path, str(CHANGES)], capture_output=True, text=True, timeout=DEADLINE_S, check=True
         )
