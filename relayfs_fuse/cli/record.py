@@ -26,7 +26,7 @@ from relayfs_fuse.tracefiles.recorder_lock import RecorderLock
 
 if TYPE_CHECKING:
     from relayfs_fuse.record.compress import Compressor
-    from relayfs_fuse.record.output import Output
+    from relayfs_fuse.record.outputs import Output
 
 _STDOUT = "-"
 

@@ -13,7 +13,7 @@ from relayfs_fuse.tracefiles.clock_pairs import Pair, pack
 
 if TYPE_CHECKING:
     from relayfs_fuse.reading.source import Source
-    from relayfs_fuse.record.output import Output
+    from relayfs_fuse.record.outputs import Output
 
 _INTERVAL_S = 60.0
 _NS_IN_US = 1000

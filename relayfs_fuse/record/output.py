@@ -1,4 +1,4 @@
-"""The output of a recording: a directory for each process of the trace, each of which is a separate CTF trace.
+"""Recording to a directory, with one for each process of the trace, each of which is a separate CTF trace.
 
 DIR/.relayfs                which trace this is
 DIR/.clocks                 what the machine's clocks showed: see tracefiles/clock_pairs.py
@@ -6,6 +6,7 @@ DIR/PROCESS-PID/metadata    cpu0, cpu1 ...; cpu0_1 follows when cpu0 is full, or
 DIR/PROCESS-PID/state       the states that the process had set when its directory was begun: see reading/states.py
 DIR/PROCESS-PID/.threads    names of threads: see tracefiles/thread_names.py
 DIR/0001/PROCESS-PID/...    the same, with rotation
+DIR/.ends                   with rotation, where the streams have ended in the directories before: see ends.py
 DIR/.damaged/PROCESS-PID/   why events of the process are not recorded, and its packets that viewers could not read
 """
 
@@ -14,18 +15,20 @@ from __future__ import annotations
 import errno
 import os
 import re
+import shutil
 from contextlib import ExitStack, suppress
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from relayfs_fuse.errors import RelayError
 from relayfs_fuse.native.trace import STATE_CPU
 from relayfs_fuse.reading.damage import DamagedError
-from relayfs_fuse.reading.packet import HEAD_BYTES, Packet
+from relayfs_fuse.reading.packet import Packet
 from relayfs_fuse.record.atomic import NEW, write_atomically
-from relayfs_fuse.record.full import OutputFullError, temporary_errors_mean_full, touched
-from relayfs_fuse.record.stream import OpenFiles, StreamFile, beginning_after
-from relayfs_fuse.record.writing import Writer, most_bytes
+from relayfs_fuse.record.ends import Ends
+from relayfs_fuse.record.full import BLOCK_BYTES, OutputFullError, temporary_errors_mean_full, touched
+from relayfs_fuse.record.stream import OpenFiles, StreamFile, beginning_after, without_lost
+from relayfs_fuse.record.writing import Writer, bytes_with
 from relayfs_fuse.tracefiles import clock_pairs, ctf, thread_names
 from relayfs_fuse.tracefiles.streams import MARK, METADATA, QUARANTINE, stream_name, stream_of
 
@@ -35,78 +38,12 @@ if TYPE_CHECKING:
     from relayfs_fuse.reading.packet import Head
     from relayfs_fuse.record.compress import Compressor
     from relayfs_fuse.record.full import Limit
+    from relayfs_fuse.record.outputs import ProcessOutput
     from relayfs_fuse.tracefiles.ctf import Origin
 
 _NUMBER = re.compile(r"\d{4,}", re.ASCII)
 # In a process's directory, with rotation: number of events of a stream that were lost before this directory.
 _LOST = ".lost_before_cpu"
-# With a packet, so many bytes of other headers may be written, as a file may begin with it.
-_HEADS_BYTES = 3 * HEAD_BYTES
-
-
-class ProcessOutput(Protocol):
-    """The recording of one process.
-
-    OutputFullError: the output cannot be written now. Call the method again with the same data, except for packets up
-    to the one that last() returns.
-    """
-
-    def metadata(self) -> bytes:
-        """Return the metadata written so far."""
-
-    def set_metadata(self, data: bytes) -> None:
-        """Replace the metadata; call it before packets that need it."""
-
-    def threads(self) -> bytes:
-        """Return the names of threads written so far, as tracefiles/thread_names.py packs them."""
-
-    def set_threads(self, data: bytes) -> None:
-        """Replace the names of threads. While the output cannot be written, they wait."""
-
-    def last(self, cpu: int) -> Head | None:
-        """Return the header of the last packet of a stream, with corrected counts; None: there is none."""
-
-    def has_events(self) -> bool:
-        """Return whether the present directory of the process has streams besides that of states."""
-
-    def n_with_room(self, cpu: int, packets: Sequence[Packet]) -> int:
-        """Return how many packets, from the first on, can be appended now. DamagedError: the first one never can."""
-
-    def append(
-        self, cpu: int, packets: Sequence[Packet], is_valid: Callable[[], bool], *, is_urgent: bool = False
-    ) -> bool:
-        """Append packets to a stream; False: is_valid() returned False after they were copied, so none was appended.
-
-        is_urgent: the buffer is filling up
-        """
-
-    def quarantine(self, name: str, data: bytes) -> None:
-        """Append to a file of this process in .damaged."""
-
-    def close(self, discarded: dict[int, int]) -> None:
-        """End the streams; discarded: by CPU, the number of events that each has lost in total."""
-
-
-class Output(Protocol):
-    """The output of a whole recording."""
-
-    def process(self, name: str, origin: Origin) -> ProcessOutput:
-        """Begin or continue the recording of a process."""
-
-    def quarantine(self, process: str, name: str, data: bytes) -> None:
-        """Append to a file of a process in .damaged."""
-
-    def note_clocks(self, lines: bytes) -> None:
-        """Append to what the clocks have shown. OutputFullError: not all was appended; call it again."""
-
-    def rotate(self) -> None:
-        """Begin a new directory for further packets."""
-
-    def write_rest(self) -> None:
-        """Write data that was accepted while there was no room. OutputFullError: there is still no room."""
-
-    def close(self) -> None:
-        """End the recording."""
 
 
 class DirectoryOutput:
@@ -135,7 +72,8 @@ class DirectoryOutput:
         self.writer = Writer()
         self._processes: list[_Process] = []
         self._check_or_mark(origin)
-        self.number = self._last_number() if rotates else 0
+        self.number = max(self._numbers(), default=1) if rotates else 0
+        self.ends = Ends(path) if rotates else None
         if compressor and rotates:
             for number in range(1, self.number):
                 compressor.add_all(os.path.join(path, f"{number:04}"))
@@ -144,6 +82,11 @@ class DirectoryOutput:
     def current(self) -> str:
         """The directory of the processes' directories now."""
         return os.path.join(self.path, f"{self.number:04}") if self.number else self.path
+
+    def directories(self) -> list[str]:
+        """Return the current directory of the processes' directories, and those before, the latest first."""
+        before = sorted(filter(lambda number: number < self.number, self._numbers()), reverse=True)
+        return [self.current, *(os.path.join(self.path, f"{number:04}") for number in before)]
 
     def _check_or_mark(self, origin: str) -> None:
         os.makedirs(self.path, exist_ok=True)
@@ -160,8 +103,8 @@ class DirectoryOutput:
         if there != origin:
             raise RelayError(f"{self.path} holds another trace ({there}), not {origin}; choose another DIR")
 
-    def _last_number(self) -> int:
-        return max([int(name) for name in os.listdir(self.path) if _NUMBER.fullmatch(name)], default=1)
+    def _numbers(self) -> list[int]:
+        return [int(name) for name in os.listdir(self.path) if _NUMBER.fullmatch(name)]
 
     def process(self, name: str, origin: Origin) -> ProcessOutput:
         """Begin or continue the recording of a process."""
@@ -181,6 +124,14 @@ class DirectoryOutput:
         """Count n bytes that are to be written, as Limit.take()."""
         if self.limit:
             self.limit.take(n, path, self.kept)
+
+    def keep_ends(self) -> None:
+        """Keep room for where all streams will have ended, one more than there are."""
+        if self.ends:
+            n = self.ends.missing(1 + sum(len(process.ends) for process in self._processes))
+            if n:
+                self.take(n, self.ends.path)
+                self.ends.grow(n)
 
     def note_change(self) -> None:
         """Note that a directory may begin with something else."""
@@ -208,6 +159,9 @@ class DirectoryOutput:
 
     def rotate(self) -> None:
         """Continue in the directory of the next number."""
+        if self.ends:
+            with temporary_errors_mean_full(self.ends.path):
+                self.ends.write({process.key: process.ends for process in self._processes})
         for process in self._processes:
             process.end_files({})
         done = self.current
@@ -216,6 +170,8 @@ class DirectoryOutput:
             # Who makes room by removing complete directories sees by this one that the others are.
             with suppress(OSError):
                 os.mkdir(self.current)
+            with suppress(OSError):  # if nothing has had room in it
+                os.rmdir(done)
             for process in self._processes:
                 process.begin()
         if self.compressor:
@@ -235,6 +191,8 @@ class DirectoryOutput:
         """End the recording; compress the remaining directories."""
         for process in list(self._processes):
             process.close({})
+        if self.ends:
+            self.ends.close()
         if self.compressor and self.number:
             self.compressor.add_all(self.current)
 
@@ -270,12 +228,30 @@ class _Process:
         return self._metadata.count(b"\nevent {\n")
 
     def _open(self) -> None:
-        """Continue in the directory that an earlier recorder has left, if it belongs to this process."""
-        path = self._choose_path()
-        if not os.path.isdir(path):
-            return
+        """Continue in the directory that an earlier recorder has left, or behind it, if it belongs to this process."""
+        paths = map(self._choose_path, self._output.directories())
+        path = next((path for path in paths if os.path.exists(os.path.join(path, METADATA))), None)
+        if path:
+            with suppress(FileNotFoundError):  # somebody may remove a complete directory meanwhile
+                self._read(path)
+            if os.path.dirname(path) != self._output.current:
+                self.end_files({})
+        if self._output.ends and not self.path:
+            self._last |= self._output.ends.of(self.key)
+
+    @property
+    def key(self) -> str:
+        """What identifies the process in DIR/.ends."""
+        return f"{self._name}\n{self._line}"
+
+    @property
+    def ends(self) -> list[Head]:
+        """The last headers of the streams of events."""
+        return [head for cpu, head in self._last.items() if cpu != STATE_CPU]
+
+    def _read(self, path: str) -> None:
         self.path = self._last_path = path
-        with suppress(FileNotFoundError), open(os.path.join(path, METADATA), "rb") as file:
+        with open(os.path.join(path, METADATA), "rb") as file:
             self._metadata = file.read()
             self._uuid = ctf.uuid_of(self._metadata)
         with suppress(FileNotFoundError), open(os.path.join(path, thread_names.FILE), "rb") as file:
@@ -297,18 +273,18 @@ class _Process:
                 self._files[cpu] = stream
                 self._declared[cpu] = self._n_declared
 
-    def _choose_path(self) -> str:
+    def _choose_path(self, parent: str) -> str:
         """Choose a name that is free, or belongs to this process: PIDs are reused."""
         number = 1
         while True:
-            path = os.path.join(self._output.current, self._name if number == 1 else f"{self._name}-{number}")
+            path = os.path.join(parent, self._name if number == 1 else f"{self._name}-{number}")
             try:
                 with open(os.path.join(path, METADATA), "rb") as file:
                     if self._line.encode() in file.read(4096).split(b"\n"):
                         return path
             except FileNotFoundError:
-                # A directory without metadata has just been begun, or is compressed.
-                if not os.path.isdir(path) or not os.listdir(path):
+                # A directory without metadata was not begun to its end, or is compressed.
+                if not os.path.isdir(path) or all(name.startswith(".") for name in os.listdir(path)):
                     return path
             number += 1
 
@@ -331,18 +307,16 @@ class _Process:
         if self.path:
             self._write_metadata(self.path)
 
-    def _write_metadata(self, directory: str, *, is_kept: bool = False) -> None:
-        """Write the metadata to a directory.
-
-        is_kept: room was kept for it
-        """
+    def _write_metadata(self, directory: str) -> None:
         path = os.path.join(directory, METADATA)
-        if not is_kept:
-            self._check_size(len(self._metadata), path)
-            self._output.take(len(self._metadata), path)
+        self._take_metadata(path)
         with temporary_errors_mean_full(path):
             write_atomically(path, ctf.with_uuid(self._metadata, self._uuid))
         self._is_written = True
+
+    def _take_metadata(self, path: str, more: int = 0) -> None:
+        self._check_size(len(self._metadata), path)
+        self._output.take(len(self._metadata) + more, path)
 
     def threads(self) -> bytes:
         """Return the names of threads written so far, also by an earlier recorder."""
@@ -371,8 +345,8 @@ class _Process:
         if limit is None:
             return len(packets)
         path = os.path.join(self.path or self._output.current, stream_name(cpu))
-        self._check_size(_bytes_with(packets[0]), path)
-        return limit.n_fitting(list(map(_bytes_with, packets)), path, self._output.kept)
+        self._check_size(bytes_with(packets[0]), path)
+        return limit.n_fitting(list(map(bytes_with, packets)), path, self._output.kept)
 
     def _check_size(self, n: int, path: str) -> None:
         """Raise DamagedError if a process has what never has room, which is to hold up no others."""
@@ -384,13 +358,15 @@ class _Process:
         self, cpu: int, packets: Sequence[Packet], is_valid: Callable[[], bool], *, is_urgent: bool = False
     ) -> bool:
         """Append packets to a stream file; if they do not all fit, to several."""
+        if not self.path:
+            self._take_metadata(self._output.current, BLOCK_BYTES * len(self._last))
         directory = self.path or self._make_directory()
         if not self._is_written:
             self._write_metadata(directory)
         self._write_threads()
         path = os.path.join(directory, stream_name(cpu))
         # All of them or none: who goes on in another directory would write those again that are not consumed.
-        self._output.take(sum(map(_bytes_with, packets)), path)
+        self._output.take(sum(map(bytes_with, packets)), path)
         rest = list(packets)
         write = partial(self._output.writer.write, is_urgent=is_urgent)
         while rest:
@@ -400,7 +376,7 @@ class _Process:
                 rest[0] = beginning_after(before, rest[0])
             some = file.fitting(rest)
             with temporary_errors_mean_full(file.path):
-                if not file.append(_subtract_lost(some, self._lost_before.get(cpu, 0)), is_valid, write):
+                if not file.append(without_lost(some, self._lost_before.get(cpu, 0)), is_valid, write):
                     return False
             self._last[cpu] = some[-1].head
             rest = rest[len(some) :]
@@ -412,26 +388,32 @@ class _Process:
         return touched(len(self._metadata)) + touched(len(self._threads)) + touched(0) * len(self._last)
 
     def begin(self) -> None:
-        """Make the directory for further packets; it has what is lost so far, also if the ones before are removed."""
+        """Make the directory for further packets, for which room was kept."""
         if self._last:
+            if self._output.limit:
+                self._output.limit.count(self.begin_bytes)
             with suppress(OutputFullError):
-                directory = self._make_directory()
-                if self._output.limit:
-                    self._output.limit.count(self.begin_bytes)
-                self._write_metadata(directory, is_kept=True)
-                with temporary_errors_mean_full(directory):
-                    for cpu, last in self._last.items():
-                        if last.events_discarded:
-                            self._store_lost_before(directory, cpu, last.events_discarded)
+                self._make_directory()
 
     def _make_directory(self) -> str:
-        with temporary_errors_mean_full(os.path.join(self._output.current, self._name)):
-            path = self._choose_path()
-            os.makedirs(path, exist_ok=True)
-        self.path, self._is_written = path, False
-        self._last_path = path
-        self._are_threads_written = not self._threads
-        self._uuid = ctf.new_uuid()
+        """Make a directory with what is lost so far, which is counted in those before, and then with the metadata.
+
+        Without metadata it has not begun, and a recorder that goes on finds the counts in those before.
+        """
+        lost = {cpu: last.events_discarded for cpu, last in self._last.items() if last.events_discarded}
+        uuid = ctf.new_uuid()
+        with temporary_errors_mean_full(os.path.join(self._output.current, self._name)), ExitStack() as undo:
+            path = self._choose_path(self._output.current)
+            shutil.rmtree(path, ignore_errors=True)
+            os.makedirs(path)
+            undo.callback(shutil.rmtree, path, ignore_errors=True)
+            for cpu, discarded in lost.items():
+                write_atomically(os.path.join(path, f"{_LOST}{cpu}"), f"{discarded}\n".encode("ascii"))
+            write_atomically(os.path.join(path, METADATA), ctf.with_uuid(self._metadata, uuid))
+            undo.pop_all()
+        self.path = self._last_path = path
+        self._uuid, self._lost_before = uuid, lost
+        self._is_written, self._are_threads_written = True, not self._threads
         return path
 
     def quarantine(self, name: str, data: bytes) -> None:
@@ -449,23 +431,16 @@ class _Process:
         if file:
             del self._files[cpu]
             file.close()
+        if cpu not in self._last:
+            self._output.keep_ends()
         number = self._n_files.get(cpu, 0)
         path = os.path.join(directory, stream_name(cpu, number))
-        before = self._last.get(cpu)
-        if not number and before and before.events_discarded:
-            self._output.take(0, path)
-            self._store_lost_before(directory, cpu, before.events_discarded)
         file = StreamFile.create(path, packet, self._output.files, goes_on=number > 0)
         self._files[cpu] = file
         self._declared[cpu] = self._n_declared
         self._n_files[cpu] = number + 1
         self._output.note_change()
         return file
-
-    def _store_lost_before(self, directory: str, cpu: int, discarded: int) -> None:
-        """Subtract from now on the events lost before: they are counted in an earlier directory."""
-        write_atomically(os.path.join(directory, f"{_LOST}{cpu}"), f"{discarded}\n".encode("ascii"))
-        self._lost_before[cpu] = discarded
 
     def end_files(self, discarded: dict[int, int]) -> None:
         """Complete the files; further packets go to a new directory."""
@@ -484,16 +459,6 @@ class _Process:
         path = self.path
         self.end_files(discarded)
         self.path = path
+        if self._output.ends and discarded:
+            self._output.ends.forget(self.key)
         self._output.process_ended(self)
-
-
-def _bytes_with(packet: Packet) -> int:
-    """Return how many bytes may be written with a packet."""
-    return most_bytes(packet.head) + _HEADS_BYTES
-
-
-def _subtract_lost(packets: list[Packet], before: int) -> list[Packet]:
-    if not before:
-        return packets
-    heads = [packet.head._replace(events_discarded=packet.head.events_discarded - before) for packet in packets]
-    return [Packet(head, packet.body) for head, packet in zip(heads, packets, strict=True)]

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from relayfs_fuse.reading.source import Source
-    from relayfs_fuse.record.output import Output
+    from relayfs_fuse.record.outputs import Output
 
 # How long a server takes at most to remove the directory of a dead process once it is read.
 SERVER_S = 5.0
@@ -454,6 +454,10 @@ class Recorder:
             self._rotate()
 
     def _rotate(self) -> None:
+        try:
+            self._output.rotate()
+        except OutputFullError as full:
+            self._wait_for_room(full)
+            return
         self._rotated = time.monotonic()
         self._rotated_bytes = self.summary.bytes
-        self._output.rotate()

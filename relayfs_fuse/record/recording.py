@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from relayfs_fuse.reading.source import Source
     from relayfs_fuse.reading.summary import Summary
     from relayfs_fuse.reading.threads import Holders
-    from relayfs_fuse.record.output import ProcessOutput
+    from relayfs_fuse.record.outputs import ProcessOutput
 
 # How often reading is tried if packets are overwritten while they are read.
 _TRIES = 8

@@ -314,6 +314,14 @@ def beginning_after(last: Head, packet: Packet) -> Packet:
     return Packet(head._replace(timestamp_begin=begin, timestamp_end=max(begin, head.timestamp_end)), packet.body)
 
 
+def without_lost(packets: list[Packet], before: int) -> list[Packet]:
+    """Return packets without the count of events that were lost before."""
+    if not before:
+        return packets
+    heads = [packet.head._replace(events_discarded=packet.head.events_discarded - before) for packet in packets]
+    return [Packet(head, packet.body) for head, packet in zip(heads, packets, strict=True)]
+
+
 def _hidden(path: str) -> str:
     directory, name = os.path.split(path)
     return os.path.join(directory, f".{name}")

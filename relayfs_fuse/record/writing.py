@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
     from relayfs_fuse.reading.packet import Head
 
+# With a packet, so many bytes of other headers may be written, as a file may begin with it.
+_HEADS_BYTES = 3 * HEAD_BYTES
 # Packets of so many bytes are worth the padding; with it, larger ones could not be forwarded.
 _LARGE_BYTES, _LARGEST_BYTES = 32 << 10, 64 << 20
 # The least bytes for which it is worth to wait for the disk.
@@ -88,6 +90,11 @@ def padded(packets: Sequence[Packet], at: int) -> list[Packet]:
 def most_bytes(head: Head) -> int:
     """Return the bytes of a packet in a file, with the most padding that padded() may give it."""
     return head.packet_bytes + _is_large(head) * BLOCK_BYTES
+
+
+def bytes_with(packet: Packet) -> int:
+    """Return how many bytes may be written with a packet."""
+    return most_bytes(packet.head) + _HEADS_BYTES
 
 
 def _is_large(head: Head) -> bool:

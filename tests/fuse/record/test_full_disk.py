@@ -8,7 +8,7 @@ import struct
 import subprocess
 import tarfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -194,3 +194,48 @@ def test_events_that_nobody_can_read_are_counted_once_however_often_the_disk_is_
     assert len(seen.events["app"]) + seen.lost == 10_000
     assert f"{seen.lost} events lost" in said
     assert (out / ".damaged" / program.name / "why").read_text().count("\n") == 1
+
+
+@pytest.mark.parametrize("removes", [False, True], ids=["kept", "removed"])
+@pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGKILL])
+def test_losses_count_once_if_recorders_end_before_the_next_directory_has_room(store, run, small, end, removes):
+    """Also if the complete directory is moved away meanwhile, as a forwarder removes it."""
+    where, more, moved = small / "out", small / "more", small / "moved"
+    moved.mkdir()
+    rotating = ["t", "--store", store.path, "-o", where, "--rotate-size", "1M", "--max", "4M"]
+    program = run(store.create("t", n_subbufs=16), "app")
+    lost = program.write(10_000)
+    assert lost > 1000
+    with recording(*rotating) as process:
+        recorded(where, 10_000 - lost, "app")
+        fill(more)
+
+        def begins_the_next() -> bool:
+            nonlocal lost
+            lost += program.write(100)
+            return (where / "0002").exists()
+
+        # Room may be missing first for metadata, which does not have the recorder begin a directory.
+        wait_until(begins_the_next, "the next directory")
+        assert waits(process).endswith(WAITS + "\n")
+        process.send_signal(end)
+        process.wait(DEADLINE_S)
+    if removes:
+        (where / "0001").rename(moved / "0001")
+    with recording(*rotating) as process:
+        assert waits(process).endswith(WAITS + "\n")
+        process.send_signal(end)
+        process.wait(DEADLINE_S)
+    more.unlink()
+    with recording(*rotating) as process:
+        finish(process)
+    parts = [read(path) for path in (*moved.iterdir(), *where.iterdir()) if path.is_dir()]
+    assert sum(part.lost for part in parts) == Store.lost(program.directory) == lost
+    assert sum(len(part.events.get("app", [])) for part in parts) == Store.written(program.directory)
+
+
+def fill(path: Path) -> None:
+    """Write to a file until its disk is full."""
+    with suppress(OSError), path.open("wb", buffering=0) as file:
+        while file.write(bytes(1 << 12)):
+            pass

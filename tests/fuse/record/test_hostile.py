@@ -31,7 +31,8 @@ from relayfs_fuse import native
 from relayfs_fuse.reading.process import Process
 from relayfs_fuse.reading.source import Source
 from relayfs_fuse.record import recording as of_process
-from relayfs_fuse.record.output import DirectoryOutput, ProcessOutput
+from relayfs_fuse.record.output import DirectoryOutput
+from relayfs_fuse.record.outputs import ProcessOutput
 from relayfs_fuse.record.recorder import Options, Recorder
 from relayfs_fuse.tracefiles import ctf
 

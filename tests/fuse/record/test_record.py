@@ -411,7 +411,7 @@ def test_rotation_by_time_and_compression(store, run, record, out):
         wait_until(lambda: list(out.glob("*/*/cpu0.zst"))[1:], "the end of another part")
         finish(process)
     # Names of threads, of which there are some if the recorder has seen the program alive, are not compressed.
-    assert [name for name in files(out) if not name.endswith((".zst", "/.threads"))] == [".clocks", ".relayfs"]
+    assert [name for name in files(out) if not name.endswith((".zst", "/.threads"))] == [".clocks", ".ends", ".relayfs"]
     for path in out.rglob("*.zst"):
         subprocess.run(["zstd", "-q", "-d", "--rm", path], check=True)
     assert read(out).events == {"app": list(range(100))}
