@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
+import struct
 from collections import defaultdict
 from dataclasses import dataclass, field
 from enum import IntEnum, IntFlag
@@ -36,6 +38,9 @@ N_TRACES: int = lib.RELAY_N_TRACES
 NAME_MAX: int = lib.RELAY_TRACE_NAME_BYTES - 1
 FILTER_MAX: int = lib.RELAY_TRACE_FILTER_BYTES - 1
 RULES_MAX: int = lib.RELAY_TRACE_RULES_BYTES - 1
+
+# struct flock.
+_FLOCK = struct.Struct("hhqqi4x")
 
 # How many steps the conditions of a trace have at most, and bytes of their texts with a null byte behind each.
 CONDITION_STEPS: int = lib.RELAY_CONDITION_STEPS
@@ -247,6 +252,16 @@ def trace_remove_dead(directory: str) -> None:
 def trace_is_alive(directory: str) -> bool:
     """Return whether a process writes to the directory, or is about to."""
     return bool(lib.relay_trace_is_alive(os.fsencode(directory)))
+
+
+def events_holder(descriptor: int) -> int:
+    """Return the process that has locked a file .events; 0: none has; -1: one has that has no number here.
+
+    If several have, it is one of them.
+    """
+    asked = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+    kind, _, _, _, pid = _FLOCK.unpack(fcntl.fcntl(descriptor, fcntl.F_OFD_GETLK, asked))
+    return 0 if kind == fcntl.F_UNLCK else pid if pid > 0 else -1
 
 
 def running_declarations(memory: int, page: int, size: int) -> bytes | None:

@@ -137,7 +137,9 @@ class Process:
     def note_threads(self, names: Names, holders: Holders) -> None:
         """Add the names of the threads of the living processes that write to the buffers."""
         status = os.fstat(self._events_fd)
-        note_names(names, holders.get((status.st_dev, status.st_ino), ()))
+        # Others' locks that come and go while the list is read can hide one that stands, and long lists end too early.
+        pids = {native_trace.events_holder(self._events_fd), *holders.get((status.st_dev, status.st_ino), ())}
+        note_names(names, filter(lambda pid: pid > 0, pids))
 
     def is_closed(self) -> bool:
         """Return whether the directory was removed from the store; unread data can still be read."""

@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 
     from relayfs_fuse.record.recording import Recording
 
-# How long a look may take before the next process waits for the next look; meanwhile no buffer is read.
+# The CPU time of a look after which the next process waits for the next look; meanwhile no buffer is read.
 _LOOK_S = 0.01
-# Of all time, a look takes 1/_SHARE at most, because the next one is that long after it.
+# Of a CPU, looks take 1/_SHARE at most, because the next one is that long after it.
 _SHARE = 50
 
 
@@ -31,17 +31,17 @@ class ThreadWatch:
         self._due = 0.0
 
     def look(self, *, is_last: bool = False) -> None:
-        """Look at some processes, if it is time; is_last: at once, and at as many as are left in a longer time."""
-        began = time.monotonic()
-        if began < self._due and not is_last:
+        """Look at some processes, if it is time; is_last: at once, and at as many as a longer time permits."""
+        if time.monotonic() < self._due and not is_last:
             return
+        # On a busy machine, a look that is interrupted is none that takes long.
+        began = time.thread_time()
         if is_last or not self._waiting:
             self._waiting = deque(self._recordings)
         until = began + _LOOK_S * (_SHARE if is_last else 1)
         holders = lock_holders() if self._waiting else {}
-        while self._waiting and time.monotonic() < until:
+        while self._waiting and time.thread_time() < until:
             recording = self._recordings.get(self._waiting.popleft())
             if recording:
                 recording.note_threads(holders)
-        now = time.monotonic()
-        self._due = now + _SHARE * (now - began)
+        self._due = time.monotonic() + _SHARE * (time.thread_time() - began)

@@ -12,11 +12,9 @@ In buffers of several processes nothing tells whose last events are there, so su
 
 from __future__ import annotations
 
-import fcntl
 import logging
 import os
 import select
-import struct
 import time
 from collections import Counter, deque
 from contextlib import closing, suppress
@@ -59,7 +57,6 @@ DESCRIPTORS_MAX = 4096
 SEEN_MAX = 8 << 20
 # In a process's directory: a server has decided whether its process gets a card.
 _DECIDED = ".decided"
-_FLOCK = struct.Struct("hhqqi4x")
 
 
 class _Watched:
@@ -260,10 +257,9 @@ class Deaths:
 
         What .events says of its process cannot be trusted.
         """
-        asked = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
-        kind, _, _, _, pid = _FLOCK.unpack(fcntl.fcntl(descriptor, fcntl.F_OFD_GETLK, asked))
-        if kind == fcntl.F_UNLCK or pid > 0:
-            return int(pid) if pid > 0 else 0
+        pid = native_trace.events_holder(descriptor)
+        if pid >= 0:
+            return pid
         return next((image.pid for image in self._traces.sessions.images(process.directory)), 0)
 
     def _look_at(self, watched: _Watched) -> None:
