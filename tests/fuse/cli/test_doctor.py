@@ -39,7 +39,7 @@ def elsewhere(prepare: str, begin: str, *namespaces: str) -> tuple[int, dict[str
         {begin} "$@" """
     command = ["unshare", "--mount", *namespaces, "sh", "-c", script, "sh", RELAYCTL, "doctor", "--json"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
-    assert done.stderr == ""
+    assert (done.stderr, done.returncode in {0, 1}) == ("", True), done.returncode
     return done.returncode, {one["subject"]: one for one in findings(done.stdout)}
 
 
