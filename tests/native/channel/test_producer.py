@@ -21,7 +21,7 @@ WRAPPED = [
 WARNINGS = ["-Wall", "-Wextra", "-Wshadow", "-Wconversion", "-Werror"]
 COMPILERS = [
     ["gcc", "-std=c99", "-O0", "-pedantic"], ["gcc", "-std=c11", "-O2", "-pedantic", "-DALL_LENGTHS"],
-    ["gcc", "-O3", "-fPIC"], ["gcc", "-O2", "-mavx2", "-DALL_LENGTHS"], ["gcc", "-O2", "-no-pie", "-fno-pie"],
+    ["gcc", "-O3", "-fPIC"], ["gcc", "-O2", "-mavx2"], ["gcc", "-O2", "-no-pie", "-fno-pie"],
     ["clang", "-std=c11", "-O0"], ["clang", "-O2", "-fPIC", "-pedantic"],
     ["g++", "-std=c++11", "-O0"], ["g++", "-std=c++20", "-O2", "-pedantic"], ["clang++", "-std=c++17", "-O2"],
 ]  # fmt: skip
@@ -199,7 +199,8 @@ IMPLEMENTATION = "#define RELAYFS_IMPLEMENTATION\n#include <relayfs/producer.h>\
     "compiler",
     [
         "gcc -std=c11 -fsyntax-only -D_GNU_SOURCE -pedantic",
-        "gcc -std=gnu17 -O2 -fPIC -D_GNU_SOURCE -Wundef",
+        # -O2 takes twice as long.
+        "gcc -std=gnu17 -O1 -fPIC -D_GNU_SOURCE -Wundef",
         "clang -std=c11 -fsyntax-only -D_GNU_SOURCE -pedantic",
     ],
 )
