@@ -24,13 +24,16 @@ def lines_of(files: list[Path]) -> list[str]:
     return sorted(line for file in files for line in drain(file).decode().splitlines())
 
 
-# --as-needed: nothing of the library is, if the program has IMPLEMENTATION. -O0: it compiles in a quarter of the time.
-WITHIN = ("-O0", "-Wl,--as-needed")
-WAYS = [
-    pytest.param((SOURCE,), (), id="shared"),
-    pytest.param((SOURCE,), ("-static",), id="static"),
-    pytest.param((SOURCE, IMPLEMENTATION), WITHIN, id="in it"),
-]
+# Nothing of the library is, if the program has IMPLEMENTATION.
+WITHIN = "-Wl,--as-needed"
+WAYS = [pytest.param("", id="shared"), pytest.param("-static", id="static"), pytest.param(WITHIN, id="in it")]
+
+
+def implementation(libc: str) -> Path:
+    """Compile IMPLEMENTATION, which takes longer than all other programs here, once for all that are linked with it."""
+    # As the library itself is compiled.
+    headers = ["-idirafter", str(kernel_headers(native_prefix(MUSL).path.parent))] if libc == MUSL else []
+    return compile_c([IMPLEMENTATION], None, libc, "-c", "-fPIC", *headers)
 
 
 def needed(path: Path) -> str:
@@ -39,20 +42,18 @@ def needed(path: Path) -> str:
     return "\n".join(line for line in lines if "(NEEDED)" in line)
 
 
-@pytest.mark.parametrize(("sources", "flags"), WAYS)
+@pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("libc", [PLAIN, MUSL], ids=["glibc", "musl"])
 def test_threads_write_into_all_parts_up_to_their_last_destructor(
-    mount: Mount, tmp_path: Path, libc: str, sources: tuple[Path, ...], flags: tuple[str, ...]
+    mount: Mount, tmp_path: Path, libc: str, way: str
 ) -> None:
     mount.create("all/channel", f"{ROOM} scheme=rseq")
     mount.create("all/ring", "type=ring size=64K buffers=percpu scheme=rseq")
     mount.command(f"trace create t {ROOM}")
     mount.command("trace start t")
-    if libc == MUSL and IMPLEMENTATION in sources:
-        # As the library itself is compiled.
-        flags = (*flags, "-idirafter", str(kernel_headers(native_prefix(MUSL).path.parent)))
-    program = compile_c(sources, None, libc, *flags)
-    assert ("librelayfs" in needed(program)) == (sources == (SOURCE,) and flags == ())
+    within = [implementation(libc)] if way == WITHIN else []
+    program = compile_c([SOURCE, *within], None, libc, *filter(None, [way]))
+    assert ("librelayfs" in needed(program)) == (way == "")
     command = [program, mount.path, str(N_THREADS), str(N)]
     done = subprocess.run(
         command, env=environment_of(mount), capture_output=True, text=True, timeout=DEADLINE_S, check=False
@@ -86,8 +87,8 @@ def test_a_plugin_with_its_own_library_leaves_that_of_the_program_alone(mount: M
     mount.command("trace create t")
     mount.command("trace start t")
     host = compile_c([SOURCE.with_name("host.c")])
-    options = ("-shared", "-fPIC", *WITHIN, "-Wl,-z,nodelete")
-    plugin = compile_c([SOURCE.with_name("plugin.c"), IMPLEMENTATION], None, PLAIN, *options)
+    options = ("-shared", "-fPIC", WITHIN, "-Wl,-z,nodelete")
+    plugin = compile_c([SOURCE.with_name("plugin.c"), implementation(PLAIN)], None, PLAIN, *options)
     assert "librelayfs" in needed(host)
     assert "librelayfs" not in needed(plugin)
     exported = subprocess.check_output(["nm", "--dynamic", "--defined-only", plugin], text=True).splitlines()
