@@ -21,8 +21,9 @@ FILE = ".clocks"
 PAIRS_MAX = 1 << 20
 _SYNCHRONISED, _UNSYNCHRONISED = b"synchronised", b"unsynchronised"
 _NUMBER = rb"(\d{1,19})"
+# Its first bytes are looked for, and only then what is before them: a file may be of 256 MiB without a line.
 _LINE = re.compile(
-    rb"(?<![^\n\0])real=%b mono=%b ticks=(\d{1,20}) width=%b(?: maxerror=%b esterror=%b status=(%b|%b))?\n"
+    rb"real=(?<![^\n\0]real=)%b mono=%b ticks=(\d{1,20}) width=%b(?: maxerror=%b esterror=%b status=(%b|%b))?\n"
     % (_NUMBER, _NUMBER, _NUMBER, _NUMBER, _NUMBER, _SYNCHRONISED, _UNSYNCHRONISED)
 )
 # No clock shows as much, ns.
