@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from mounts import wait_until
 from tracing import recording
-from viewing import viewing
+from viewing import View, viewing
 
 from relayfs_fuse.reading.packet import HEAD_BYTES, Head
 
@@ -76,6 +76,11 @@ HARMS: dict[str, Callable[[Path, Path], Path | None]] = {
 }
 
 
+def shows_good(view: View) -> bool:
+    """Whether an event of the other recording is shown. Packets of holes are a million lines, too many to parse."""
+    return any(',"host":"b",' in line and ',"event":' in line for line in view.lines)
+
+
 @pytest.mark.parametrize("harm", HARMS)
 def test_what_is_spoiled_while_it_is_followed_harms_no_other_recording(store, run, out, harm):
     spoiled, good = out / "a/t", out / "b/u"
@@ -97,12 +102,12 @@ def test_what_is_spoiled_while_it_is_followed_harms_no_other_recording(store, ru
             app = run(other, "app")
             app.write_patiently(500)
             app.flush()
-            view.wait_for(lambda: any(one["host"] == "b" for one in view.events()))
+            view.wait_for(lambda: shows_good(view))
             said = view.finish()
     assert named is None or f"relayctl: {named}" in said
     # Also without --follow.
     with viewing(out, "--json") as view:
-        wait_until(lambda: any(one["host"] == "b" for one in view.events()), "what the other recording has")
+        wait_until(lambda: shows_good(view), "what the other recording has")
 
 
 def test_a_compressed_stream_that_is_spoiled_before_harms_no_other(store, run, out):
