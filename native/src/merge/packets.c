@@ -128,9 +128,10 @@ static void put_event(struct packet *packet, const struct relay_event *event, ui
 static bool take(struct relay_packets *packets, const struct relay_event *event, uint64_t floor)
 {
 	const struct relay_stream *stream = event->stream;
-	const bool has_own_ticks = event->time >= floor && !stream->traced->map;
-	uint64_t ticks =
-	    has_own_ticks ? stream->cursor.time : ticks_at(stream->traced, event->time < floor ? floor : event->time);
+	/* Viewers put packets into the order of their times, so these are the times by which the merge has done so. */
+	const uint64_t order = relay_traced_order(stream->traced, event->time), time = order < floor ? floor : order;
+	const bool has_own_ticks = time == event->time && !stream->traced->map;
+	uint64_t ticks = has_own_ticks ? stream->cursor.time : ticks_at(stream->traced, time);
 	struct packet *packet = packet_for(packets, event, ticks);
 	if (!packet)
 		return false;

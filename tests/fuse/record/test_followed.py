@@ -1,4 +1,4 @@
-"""relayctl view --follow of recordings that are renamed, and of clocks that are ahead: each event once, in order."""
+"""Recordings that are followed while they are renamed, or whose clocks are ahead: each event once, in order."""
 
 import json
 import re
@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 from mounts import wait_until
+from showing import serving
 from tracing import finish, recording
-from viewing import viewing
+from viewing import Clock, viewing
 
 from relayfs_fuse.native.merge import Export, Style
 from relayfs_fuse.reading import growing
@@ -17,17 +18,6 @@ from relayfs_fuse.reading.live import Wanted
 
 AHEAD_S = 86_400
 DELAY_NS = 2 * 10**9
-
-
-class Clock:
-    """In place of the module `time`: the time that passes while something waits is what the test says."""
-
-    def __init__(self) -> None:
-        self.passed_s = 0.0
-        self.time_ns = time.time_ns
-
-    def monotonic(self) -> float:
-        return self.passed_s
 
 
 def record(store, run, trace, out: Path, n: int, name: str = "app") -> None:
@@ -89,6 +79,26 @@ def test_a_clock_that_is_ahead_shows_no_events_of_others_at_once(store, run, out
     assert not any(line.endswith(" late") for line in lines)
     assert [line for line in said if "s ahead of this machine's" in line] == said
     assert len(said) == n
+
+
+def test_a_clock_that_is_ahead_keeps_no_events_from_viewers_of_lttngs_protocol(store, run, out):
+    """Viewers sort by time: the events have the times that this machine's clock showed when they arrived."""
+    record(store, run, store.create("t"), out / "t", 3, "ahead")
+    set_ahead(out / "t")
+    other = store.create("u", n_subbufs=64)
+    with (
+        recording("u", "--store", store.path, "-o", out / "u"),
+        serving(out, "--delay", 100) as server,
+        server.showing("out") as shown,
+    ):
+        shown.wait_for(lambda: shown.numbers("ahead") == [0, 1, 2])
+        app = run(other, "app")
+        app.write_patiently(500)
+        app.flush()
+        shown.wait_for(lambda: shown.numbers("app") == list(range(500)))
+        shown.finish()
+        assert "s ahead of this machine's, so" in server.finish()
+    assert shown.events()[-1].ns < time.time_ns()
 
 
 def test_a_recording_that_is_renamed_is_followed_on(store, run, out):
