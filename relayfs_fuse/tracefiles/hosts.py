@@ -81,6 +81,11 @@ class Hosts:
                 found.append((place.host or recording.parts[0].hostname, recording, pairs))
         if not found and self.unread:
             raise RelayError(self.unread[0])
+        if not places:
+            raise NoTraceError(
+                f"{directories[0]}: no directory in it has the file {MARK}, by which received recordings are known; "
+                "the DIR of one recording is shown without it"
+            )
         if not found:
             raise NoTraceError(f"{directories[0]}: there is no trace of relayfs in any of its {len(places)} recordings")
         names = sorted({host for host, _, _ in found})

@@ -15,7 +15,8 @@ from relayfs_fuse.native.merge import Export, Style
 from relayfs_fuse.tracefiles import ctf, recorded, thread_names
 from relayfs_fuse.tracefiles.hosts import Hosts
 from relayfs_fuse.tracefiles.merged import merge, thread_names_of, unread
-from relayfs_fuse.tracefiles.recorded import Clock, Recording, read_metadata
+from relayfs_fuse.tracefiles.recorded import Clock, NoTraceError, Recording, read_metadata
+from relayfs_fuse.tracefiles.streams import MARK, RECEIVED
 
 SEEDS = range(300)
 BOOT = "11111111-2222-3333-4444-555555555555"
@@ -250,3 +251,14 @@ def test_what_holds_no_trace_is_refused(tmp_path):
     (tmp_path / "cpu0").write_bytes(b"a record\n")
     with pytest.raises(RelayError, match="recording of a channel, its files, such as cpu0, are the records"):
         Recording(str(tmp_path))
+
+
+def test_received_recordings_whose_marks_are_missing_are_told_from_none(tmp_path):
+    """A mark may arrive last. One recording is shown without it."""
+    make(tmp_path / "host/t/p", metadata(), "cpu0")
+    (tmp_path / RECEIVED).mkdir()
+    with pytest.raises(NoTraceError, match=rf"no directory in it has the file {re.escape(MARK)}, .*; the DIR of one"):
+        Hosts([str(tmp_path)])
+    shown = Hosts([str(tmp_path / "host/t")])
+    assert [part.path for part in shown.parts] == [str(tmp_path / "host/t/p")]
+    shown.close()
