@@ -215,6 +215,11 @@ class Merge(library.Handle):
         c_to = ffi.NULL if to is None else ffi.new("char[]", os.fsencode(to))
         library.check(lib.relay_merge_move_file(self._open, process, cpu, c_path, c_to), path)
 
+    def unfinished(self, process: int, cpu: int) -> str | None:
+        """Return the path of a file that was read, and whose last packets the next one of the CPU waits for, if any."""
+        path = lib.relay_merge_unfinished(self._open, process, cpu)
+        return None if path == ffi.NULL else os.fsdecode(ffi.string(path))
+
     def look_at_files(self) -> int:
         """Look what was appended to files that may grow.
 

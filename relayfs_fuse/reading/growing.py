@@ -12,6 +12,7 @@ import time
 from collections import defaultdict, deque
 from contextlib import closing, suppress
 from dataclasses import replace
+from itertools import product
 from typing import TYPE_CHECKING, NamedTuple
 
 from relayfs_fuse.errors import RelayError
@@ -42,6 +43,9 @@ if TYPE_CHECKING:
 _SCAN_S = 0.5
 _LOOK_S = 0.05
 _LOOK_SHARE = 20
+# How long the last packets of a file are waited for when the next file is there, but nothing is written to this one. A
+# receiver cannot tell whether the sender's network is cut, or the messages have expired and will never come.
+REST_S = 600
 
 
 def _signature_of(directory: str) -> Signature | None:
@@ -102,6 +106,8 @@ class Growing(Closing):
         self._reader = PartReader()
         # The times up to which there were packets, each with when it was seen.
         self._latest: deque[tuple[float, int]] = deque()
+        # Files whose last packets are missing, as they are, with when that was seen.
+        self._unfinished: dict[tuple[str, Signature | None], float] = {}
         self._began_s = time.monotonic()
         self._limit = time.time_ns() - delay_ns
         self._scan_at_s = 0.0
@@ -239,6 +245,7 @@ class Growing(Closing):
             one.recording.clocks.setdefault(clock_of(one.part.origin), one.part.clock)
         for one in new:
             self._follow(one)
+        self._leave_unfinished()
         self._forget_removed()
 
     def _go_on_with_renamed(self, found: Sequence[tuple[Place, FollowedRecording]]) -> None:
@@ -368,6 +375,21 @@ class Growing(Closing):
         """Return those of a part's numbers in the merge that have not read all of a file."""
         path, cpu = followed.paths[name], _cpu_of(name)
         return [number for number in followed.numbers if self.merged.needs_file(number, cpu, path)]
+
+    def _leave_unfinished(self) -> None:
+        """Go on behind files that have waited for their last packets for so long."""
+        before, self._unfinished = self._unfinished, {}
+        now_s = time.monotonic()
+        for followed in self.followed.values():
+            streams = (stream_of(name) or (0, 0) for name in followed.paths)
+            continued = {cpu for cpu, number in streams if number}
+            for number, cpu in product(followed.numbers, continued):
+                if path := self.merged.unfinished(number, cpu):
+                    key = path, _signature(path)
+                    self._unfinished[key] = before.get(key, now_s)
+                    if now_s - self._unfinished[key] >= REST_S:
+                        self.merged.move_file(number, cpu, path, None)
+                        self._say_once(path, f"{path}: its last packets have not arrived; it is shown without them")
 
     def _readable(self, path: str) -> str | None:
         """Return a file's path, or that of a copy which is not compressed; None: it cannot be read, which is said."""

@@ -133,6 +133,10 @@ bool relay_merge_needs_file(const struct relay_merge *merge, int process, uint32
  * copy. NULL: it was removed, so leave it out. 0; -ENOMEM; -EINVAL: relay_merge_needs_file() is false. */
 int relay_merge_move_file(struct relay_merge *merge, int process, uint32_t cpu, const char *path, const char *to);
 
+/* Return the path of the file of a CPU that was read as far as it goes, and lacks the last packets before those of the
+ * next file, which is there and waits for them. NULL: there is none. The path is valid until the next function is called. */
+const char *relay_merge_unfinished(const struct relay_merge *merge, int process, uint32_t cpu);
+
 /* Look what was appended to those files, so that it can be output. Return the end of the latest packet there, less what
  * relay_merge_set_ahead() says of its process; 0: there is none. The streams of files that are read up to their ends do
  * not keep others back; what comes late is output at once. So call relay_merge_limit() with a time that this function

@@ -190,6 +190,13 @@ static bool read_head(const char *path, uint64_t at, struct relay_packet *head)
 	return is_whole && is_head(head, UINT64_MAX);
 }
 
+/* Get the head of the first packet of the next file. false: there is none. */
+static bool read_next_head(const struct file_source *file, struct relay_packet *first)
+{
+	const char *const next = file->n_read < file->n_paths ? file->paths[file->n_read] : NULL;
+	return next && read_head(next, 0, first);
+}
+
 /* True if the next file can be read, because nothing of the current one is missing, or it was removed. */
 static bool may_go_on(const struct file_source *file)
 {
@@ -198,8 +205,7 @@ static bool may_go_on(const struct file_source *file)
 		return false;
 	if (!current(file) || !file->source.has_grown || file->source.is_finished)
 		return true;
-	const char *const next = file->paths[file->n_read];
-	return next && read_head(next, 0, &first) && first.packet_seq_num == file->number;
+	return read_next_head(file, &first) && first.packet_seq_num == file->number;
 }
 
 static void go_on(struct file_source *file)
@@ -354,6 +360,17 @@ int relay_merge_move_file(struct relay_merge *merge, int process, uint32_t cpu, 
 	free(file->paths[i]);
 	file->paths[i] = copy;
 	return 0;
+}
+
+const char *relay_merge_unfinished(const struct relay_merge *merge, int process, uint32_t cpu)
+{
+	struct relay_source *source = relay_merge_source(merge, process, cpu);
+	struct relay_packet first;
+	if (!source || source->has_grown != has_grown)
+		return NULL;
+	const struct file_source *file = (struct file_source *)source;
+	const bool is_waiting = !file->mapping.base && current(file) && read_next_head(file, &first);
+	return is_waiting && first.packet_seq_num != file->number ? current(file) : NULL;
 }
 
 uint64_t relay_merge_latest(const struct relay_merge *merge, int process)

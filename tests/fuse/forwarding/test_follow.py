@@ -13,9 +13,10 @@ from forwarding import forward, forwarding, make_recording, receiving
 from mounts import DEADLINE_S, wait_until
 from showing import serving
 from tracing import Program, finish, recording, relayctl
-from viewing import View, viewing
+from viewing import Clock, View, viewing
 
 from relayfs_fuse.native.merge import Export, Style
+from relayfs_fuse.reading import growing
 from relayfs_fuse.reading.growing import Growing
 from relayfs_fuse.reading.live import Wanted
 from relayfs_fuse.tracefiles.streams import MARK, METADATA, RECEIVED
@@ -268,6 +269,46 @@ def test_a_file_that_appears_before_the_one_that_it_continues_is_shown_in_the_en
     second.unlink()
     shown = shown_after(lambda _: aside.rename(third), out)
     assert [one["fields"]["n"] for one in shown] == [*range(100), *range(200, 300)]
+
+
+def test_what_continues_a_file_whose_last_packets_are_lost_is_shown(nats, store, run, out, into, monkeypatch):
+    """They have expired before a receiver got them: only the messages of the next file say that there is more."""
+    with recorded_app(store, run, out, 100) as (app, recorder):
+        begin_files(app, out)
+        app.end()
+        finish(recorder)
+    forward(out, nats)
+    _, *rest = (message.seq for message in nats.messages() if message.subject.endswith("cpu0"))
+    assert rest  # the first one is empty
+    nats.delete(*rest)
+
+    def has_next_files() -> bool:
+        sizes = ({path.name: path.stat().st_size for path in where.rglob("cpu0_[12]")} for where in (out, into))
+        return next(sizes) == next(sizes)
+
+    with receiving(into, nats):
+        wait_until(has_next_files, "the files that continue it")
+    (path,) = into.rglob("cpu0")
+    clock, said, numbers = Clock(), [], []
+    monkeypatch.setattr(growing, "time", clock)
+    with (
+        Growing([str(into)], Wanted(), 1, said.append) as grows,
+        closing(Export(grows.merged, Style("json"))) as export,
+    ):
+
+        def look_until(passed_s: float) -> None:
+            while clock.passed_s < passed_s:
+                clock.passed_s += 1
+                grows.look()
+                lines = [json.loads(line) for piece in export.pieces() for line in bytes(piece).splitlines()]
+                numbers.extend(one["fields"]["n"] for one in lines if "event" in one)
+
+        look_until(growing.REST_S)
+        assert numbers == []
+        assert said == []
+        look_until(growing.REST_S + 10)
+    assert numbers == list(range(100, 300))
+    assert said == [f"{path}: its last packets have not arrived; it is shown without them"]
 
 
 def test_events_have_the_name_of_their_machine_if_the_mark_of_the_recording_arrives_last(store, run, into, tmp_path):

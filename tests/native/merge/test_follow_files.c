@@ -326,9 +326,31 @@ TEST(the_next_file_waits_for_what_is_missing_in_this_one)
 	CHECK_TEXT(given_times(merge), "a10");
 	relay_merge_look_at_files(merge);
 	CHECK_TEXT(given_times(merge), "");
+	CHECK_TEXT(relay_merge_unfinished(merge, 0, 0), first.path);
 	grow(&first, packet_of(0, 1, TIMES(20)));
 	relay_merge_look_at_files(merge);
+	CHECK(!relay_merge_unfinished(merge, 0, 0));
 	CHECK_TEXT(given_times(merge), "a20 a30");
+	CHECK(!relay_merge_unfinished(merge, 0, 0));
+	CHECK(!relay_merge_unfinished(merge, 0, 1));
+}
+
+TEST(the_next_file_is_read_if_what_is_missing_in_this_one_is_left_out)
+{
+	AUTOPTR(relay_merge) merge = merge_of(0, EVER);
+	struct growing first = begin_file("cpu0", 0), second = begin_file("cpu0_1", 2);
+
+	grow(&first, packet_of(0, 0, TIMES(10)));
+	follow(merge, 0, &first);
+	CHECK_TEXT(given_times(merge), "a10");
+	follow(merge, 0, &second);
+	CHECK(!relay_merge_unfinished(merge, 0, 0)); /* it does not exist yet */
+	grow(&second, packet_of(0, 2, TIMES(30)));
+	CHECK_TEXT(relay_merge_unfinished(merge, 0, 0), first.path);
+	CHECK_EQ(relay_merge_move_file(merge, 0, 0, first.path, NULL), 0);
+	CHECK(!relay_merge_unfinished(merge, 0, 0));
+	relay_merge_look_at_files(merge);
+	CHECK_TEXT(given_times(merge), "a30");
 }
 
 TEST(the_next_file_waits_for_no_files_that_were_removed)
