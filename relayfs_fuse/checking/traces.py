@@ -37,7 +37,10 @@ _PERMS = {"perprocess": PERMS["PERPROCESS"], "peruser": PERMS["PERUSER"], "share
 _EVENTS = ".events"
 _BUFFERS = "cpu"
 # Of a trace's directory.
-_HIDDEN = {".recorder", ".given-up", ".given-up-taken", TRIGGERS, f"{TRIGGERS}.new", JOURNAL, STATE, f"{STATE}.new"}
+_HIDDEN = {
+    *(".recorder", ".given-up", ".given-up-taken"),
+    *(name for file in (TRIGGERS, JOURNAL, STATE) for name in (file, f"{file}.new")),
+}
 # Of a process's directory, besides those that are checked.
 _BESIDE = {STATE_FILE, OBJECTS_FILE, ".processes", ".decided"}
 # Larger packets, unless the trace's own are as large, are not copied to be checked.

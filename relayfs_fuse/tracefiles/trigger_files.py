@@ -6,7 +6,7 @@
 
 The process that evaluates triggers (triggers/watch.py) writes the last two. If it is killed, the next one goes on where
 the state says: it cuts off .triggered there, and evaluates again what came after. So each file is replaced as a whole,
-or longer than the state says.
+or longer than the state says; .triggered gets shorter only while it has nothing that the state does not know.
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ from relayfs_fuse.native import trace as native_trace
 from relayfs_fuse.native.tables import PERMS
 
 TRIGGERS, JOURNAL, STATE = ".triggers", ".triggered", ".trigger-state"
-# When the journal is longer than the first one, it is cut to the last whole lines that take the second one.
+# When the journal is longer than the first one, only the last whole lines that take the second one are kept.
 JOURNAL_MAX, JOURNAL_KEPT = 8 << 20, 4 << 20
+_APPENDS = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
 
 
 class Definition(NamedTuple):
@@ -88,15 +89,26 @@ def write_state(directory: str, state: dict[str, Any]) -> None:
 
 def replace_file(path: str, data: bytes) -> None:
     """Write a file under another name, and give it its own then; OSError."""
-    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
-    descriptor = os.open(f"{path}.new", flags, PERMS["OWN"])
+    os.close(_replaced(path, data))
+
+
+def _replaced(path: str, data: bytes, *, is_locked: bool = False) -> int:
+    """Replace a file; return a descriptor that appends to it.
+
+    is_locked: whether it is locked before others can find it
+    """
+    descriptor = os.open(f"{path}.new", _APPENDS | os.O_TRUNC, PERMS["OWN"])
     try:
         if os.write(descriptor, data) != len(data):
             os.truncate(descriptor, 0)
             raise failure(errno.ENOSPC, path)
-    finally:
+        if is_locked:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        os.rename(f"{path}.new", path)
+    except OSError:
         os.close(descriptor)
-    os.rename(f"{path}.new", path)
+        raise
+    return descriptor
 
 
 class Journal:
@@ -109,10 +121,21 @@ class Journal:
 
     def __init__(self, directory: str) -> None:
         self._path = os.path.join(directory, JOURNAL)
-        flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
-        self._descriptor = os.open(self._path, flags, PERMS["OWN"])
-        fcntl.flock(self._descriptor, fcntl.LOCK_EX)
+        self._descriptor = self._locked()
         self.size = os.fstat(self._descriptor).st_size
+
+    def _locked(self) -> int:
+        """Open and lock the file; while this waits for the lock, who has it may replace the file."""
+        while True:
+            descriptor = os.open(self._path, _APPENDS, PERMS["OWN"])
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
+                if os.path.samestat(os.fstat(descriptor), os.stat(self._path)):
+                    return descriptor
+            except OSError:
+                os.close(descriptor)
+                raise
+            os.close(descriptor)
 
     def cut(self, size: int) -> None:
         """Cut off what is behind `size`."""
@@ -125,16 +148,25 @@ class Journal:
 
     def append(self, lines: bytes) -> None:
         """Append lines, all or none; OSError: there is no room for them."""
-        if self.size + len(lines) > JOURNAL_MAX:
-            self._shorten()
         written = os.write(self._descriptor, lines)
         if written != len(lines):
             os.ftruncate(self._descriptor, self.size)
             raise failure(errno.ENOSPC, self._path)
         self.size += written
 
-    def _shorten(self) -> None:
-        kept = os.pread(self._descriptor, JOURNAL_KEPT, max(0, self.size - JOURNAL_KEPT))
+    def shorten(self) -> bool:
+        """Keep only the last lines, if there are too many; return whether the size is another one.
+
+        It may be called when the state has the size.
+        """
+        if self.size <= JOURNAL_MAX:
+            return False
+        kept = os.pread(self._descriptor, JOURNAL_KEPT, self.size - JOURNAL_KEPT)
         kept = kept[kept.find(b"\n") + 1 :]
-        os.ftruncate(self._descriptor, 0)
-        self.size = os.write(self._descriptor, kept)
+        try:
+            descriptor = _replaced(self._path, kept, is_locked=True)
+        except OSError:
+            return False  # there is no room for a copy now
+        os.close(self._descriptor)
+        self._descriptor, self.size = descriptor, len(kept)
+        return True

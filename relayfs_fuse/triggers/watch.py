@@ -234,12 +234,15 @@ class Watch(Closing):
     def _commit(self) -> None:
         """Write lines and state, and let the new actions begin."""
         self._take_states()
+        has_lines = bool(self._lines)
         try:
-            if self._lines:
+            if has_lines:
                 self._journal.append(self._lines)
                 self._lines = b""
                 self.has_news = True
             self._write_state()
+            if has_lines and self._journal.shorten():
+                self._write_state()
             self._end_full()
         except FileNotFoundError:
             pass  # the trace is being removed
