@@ -1,9 +1,15 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Requests that are answered at once, while libfuse reads its next message: lookups of relay files (lookups.h), READs that
- * go on (lane.h), and FUSE_POLLs (polls.h). To turn the server's loop takes longer than such an answer, and a program that has it mostly asks again soon. So
- * this thread waits a moment for the next request. It goes back to the loop when the loop has something to do, or after
- * STAY_NS, because what the loop does by the clock waits meanwhile.
+ * Requests that are answered at once, without Python: lookups of relay files (lookups.h), READs that go on (lane.h), and
+ * FUSE_POLLs (polls.h). To turn the server's loop takes longer than such an answer. So when the loop has nothing to do, it
+ * sleeps in relay_at_once_wait(), which reads the messages of the kernel and answers those that it can. It keeps the first
+ * other one, for which libfuse, and pyfuse3's task with it, is woken:
+ *
+ *     kernel  -- read -->  relay_at_once_wait()  -- writev -->  kernel
+ *                           | kept
+ *                          relay_at_once_read()  -->  tap_read()  -->  libfuse
+ *
+ * All functions are called in the loop's thread.
  */
 #ifndef RELAY_TAP_AT_ONCE_H
 #define RELAY_TAP_AT_ONCE_H
@@ -12,19 +18,29 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-/* let_run, go_on: let other threads of Python run while this one sleeps, and end that: PyEval_SaveThread() and
- * PyEval_RestoreThread(). */
-void relay_tap_share(void *(*let_run)(void), void (*go_on)(void *));
+/* From now on relay_tap_wait() waits. loop: a descriptor that is readable when the loop has something to do. */
+void relay_tap_wait_for(int device, int loop);
 
-/* From now on wait for the next request, unless one of these descriptors is readable, or has_tasks() returns 1, which is asked
- * before this thread waits for long. device: the descriptor of /dev/fuse. Before this is called there is no waiting. */
-void relay_tap_turn_for(int device, const int *fds, size_t n, int (*has_tasks)(void));
+/* Answer requests for so long, or until the loop has something to do, and return 1. 0: it cannot wait now, and the loop is to wait
+ * for what fuse_session_fd() returns, too. Python's lock must not be held. */
+int relay_tap_wait(int timeout_ms);
+
+/* Have relay_tap_wait() return after the present answer: the function that makes it has made a task of the loop runnable. */
+void relay_tap_turn(void);
 
 /* How many requests were answered at once. */
 uint64_t relay_tap_answers(void);
 
-/* Read the next message of the kernel that is not answered at once. Returns as read(2) of `fd`; EINTR: the loop is to turn
- * before the next call. holds_reads: a handler answers the next READ, because isatty(3) was called. */
-ssize_t relay_at_once_read(int fd, void *message, size_t room, int holds_reads);
+/* ---- for tap.c ---- */
+
+/* Return a descriptor that is readable while there are messages for relay_at_once_read(), or -1. device: the descriptor of
+ * /dev/fuse. */
+int relay_at_once_open(int device);
+
+/* relay_tap_wait(). holds_reads: a handler answers the next READ, because isatty(3) was called. */
+int relay_at_once_wait(int device, int timeout_ms, int holds_reads);
+
+/* Read the next message of the kernel that is not answered at once. Returns as read(2) of `device`; EINTR: there is none yet. */
+ssize_t relay_at_once_read(int device, void *message, size_t room, int holds_reads);
 
 #endif

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Lookups that are answered while libfuse reads its next message, without a turn of the server's loop: of programs that look
- * at many files, as ls does, nearly all requests are such. The server tells the tap of files that nobody has open; what a
- * listing shows of one is looked up in its mem file each time. Other lookups are answered by a function of the server.
+ * Lookups that are answered without a turn of the server's loop: of programs that look at many files, as ls does, nearly all
+ * requests are such. The server tells the tap of files that nobody has open; what a listing shows of one is looked up in its mem
+ * file each time. Other lookups are answered by a function of the server.
  */
 #ifndef RELAY_TAP_LOOKUPS_H
 #define RELAY_TAP_LOOKUPS_H

@@ -13,8 +13,8 @@
 
 enum { POLLED_HEADS = 1024 };
 
-/* So long the thread that has notified the kernel leaves Python to the thread that runs the FUSE loop, to which the kernel
- * sends its FUSE_POLL meanwhile. */
+/* So long the thread that has notified the kernel lets the FUSE loop sleep in relay_tap_wait(), where it answers the FUSE_POLL
+ * that the kernel sends meanwhile. */
 enum { ASKED_NS = 200 * 1000 };
 
 static struct relay_polled *heads[POLLED_HEADS];

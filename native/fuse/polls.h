@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Files that programs poll. A program that sleeps in poll(2) or epoll_wait(2) is woken in two steps, for which no
- * Python code of the server runs but its loop:
+ * Files that programs poll. A program that sleeps in poll(2) or epoll_wait(2) is woken in two steps, for which no Python code of
+ * the server runs:
  *
  *     producer  -- futex -->    relay_tap_sleep(), a thread of the server     -- FUSE_NOTIFY_POLL -->  kernel
  *     kernel    -- FUSE_POLL -> relay_polls_answer(), the loop's thread       -- the events      -->  program

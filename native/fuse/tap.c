@@ -13,7 +13,7 @@
  *                            | READDIRPLUS: names without attributes (replies.c)
  *
  * This library is loaded before pyfuse3 and defines fuse_session_mount(), which calls libfuse's function and then
- * fuse_session_custom_io(). libfuse does not use splice(2) with custom I/O that has no splice functions, so each
+ * fuse_session_custom_io(), and fuse_session_fd(), whose descriptor pyfuse3 waits for (at_once.h). libfuse does not use splice(2) with custom I/O that has no splice functions, so each
  * message passes these two functions.
  *
  * A handler changes its reply by a call of relay_tap_*() and then returns without awaiting anything; pyfuse3 writes the
@@ -47,13 +47,14 @@ enum tap_reply_kind { TAP_REPLY_NONE, TAP_REPLY_INIT, TAP_REPLY_STREAM, TAP_REPL
 
 static struct {
 	int session_fd;
+	int messages_fd; /* is readable while there are messages for tap_read() */
 	int interrupt_fd;
 	int passthrough;
 	struct relay_tap_request request;
 	uint32_t offered, offered2; /* the kernel's flags in INIT */
 	uint32_t minor;             /* of FUSE protocol 7: first the kernel's, from the reply to INIT on that in use */
 	uint16_t pages;             /* the most of one request; 0: as libfuse says */
-} tap = {.session_fd = -1, .interrupt_fd = -1};
+} tap = {.session_fd = -1, .messages_fd = -1, .interrupt_fd = -1};
 
 /* The reply that tap_writev() is to change, unless it is one to READ (reading.c). */
 static struct {
@@ -260,6 +261,17 @@ int relay_tap_session_fd(void)
 	return tap.session_fd;
 }
 
+int fuse_session_fd(struct fuse_session *se)
+{
+	(void)se;
+	return tap.messages_fd;
+}
+
+int relay_tap_wait(int timeout_ms)
+{
+	return relay_at_once_wait(tap.session_fd, timeout_ms, terminals.n > 0);
+}
+
 int relay_tap_interrupt_fd(void)
 {
 	return tap.interrupt_fd;
@@ -302,6 +314,9 @@ static int use_device(struct fuse_session *se, int fd)
 	if (result)
 		return result;
 	tap.session_fd = fd;
+	tap.messages_fd = relay_at_once_open(fd);
+	if (tap.messages_fd < 0)
+		return -1;
 	/* A request that poll(2) has told of may be gone: its program was killed. The loop must not sleep then. */
 	return fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK);
 }
@@ -324,10 +339,12 @@ static int take_over(struct fuse_session *se, int fd)
 int fuse_session_mount(struct fuse_session *se, const char *mountpoint)
 {
 	int (*mount)(struct fuse_session *, const char *);
+	int (*device_of)(struct fuse_session *);
 	int result;
 	/* ISO C does not convert an object pointer into a function pointer; POSIX allows this form for dlsym(3). */
 	*(void **)&mount = dlsym(RTLD_NEXT, "fuse_session_mount");
-	if (!mount)
+	*(void **)&device_of = dlsym(RTLD_NEXT, "fuse_session_fd");
+	if (!mount || !device_of)
 		return -1;
 	/* Before the mount, because eventfd(2) may fail, and a mount without a server blocks each process that uses
 	 * it. */
@@ -339,7 +356,7 @@ int fuse_session_mount(struct fuse_session *se, const char *mountpoint)
 	result = mount(se, mountpoint);
 	if (result)
 		return result;
-	result = use_device(se, fuse_session_fd(se));
+	result = use_device(se, device_of(se));
 	if (result)
 		fuse_session_unmount(se);
 	return result;

@@ -29,6 +29,10 @@ struct relay_tap_request {
  * tap.c. */
 int fuse_session_mount(struct fuse_session *se, const char *mountpoint);
 
+/* Replaces libfuse's function of this name: returns a descriptor that is readable while there are messages for tap.c, which is not
+ * that of /dev/fuse. */
+int fuse_session_fd(struct fuse_session *se);
+
 /* Return the request that is being handled. A handler must not call it after an await, because then it may be another
  * handler's request. */
 const struct relay_tap_request *relay_tap_request(void);

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import math
 import os
 import select
 import struct
-from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from relayfs_fuse.errors import failure
@@ -16,12 +16,14 @@ from relayfs_fuse.fs.tap import session_fd
 from relayfs_fuse.native import WAIT_MAX
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from relayfs_fuse.fs.tap import Source
     from relayfs_fuse.native import WaitSet, WakeWord
 
 _S_NS = 1_000_000_000
+# The longest that the tap waits.
+_LONGEST_S = 3600
 
 
 # native/fuse/lookups.h, lane.h, polls.h
@@ -73,7 +75,6 @@ class _Polled(ctypes.Structure):
     )
 
 
-_HasTasks = ctypes.CFUNCTYPE(ctypes.c_int)
 _Lookup = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_uint64, ctypes.c_char_p, ctypes.c_uint32)
 # struct fuse_entry_out (linux/fuse.h): number, generation, seconds that the name and the attributes may be used, and
 # nanoseconds; number, size, blocks, times; nanoseconds of times, mode, links, owner, group, device, block size, flags.
@@ -104,9 +105,11 @@ _lib.relay_tap_polled_notify.argtypes = (ctypes.POINTER(_Polled),)
 _lib.relay_tap_sleep.argtypes = (ctypes.c_void_p, _Slot, ctypes.c_void_p, ctypes.c_uint32, ctypes.c_int)
 _lib.relay_tap_answers.restype = ctypes.c_uint64
 _lib.relay_tap_answers.argtypes = ()
-_lib.relay_tap_turn_for.restype = None
-_lib.relay_tap_turn_for.argtypes = (ctypes.c_int, ctypes.POINTER(ctypes.c_int), ctypes.c_size_t, _HasTasks)
-_lib.relay_tap_share(ctypes.pythonapi.PyEval_SaveThread, ctypes.pythonapi.PyEval_RestoreThread)
+_lib.relay_tap_wait_for.restype = None
+_lib.relay_tap_wait_for.argtypes = (ctypes.c_int, ctypes.c_int)
+_lib.relay_tap_wait.argtypes = (ctypes.c_int,)
+_lib.relay_tap_turn.restype = None
+_lib.relay_tap_turn.argtypes = ()
 
 # Functions that the tap calls.
 _kept: list[object] = []
@@ -195,31 +198,28 @@ class Entry(NamedTuple):
     attributes_ns: int
 
 
-def turn_for_tasks(has_tasks: Callable[[], bool]) -> None:
-    """Have trio's loop turn when it has an event or a task to run, although the tap answers requests by itself."""
-    descriptors = [*_event_polls()]
-    function = _HasTasks(has_tasks)
-    _kept.append(function)
-    _lib.relay_tap_turn_for(session_fd(), (ctypes.c_int * len(descriptors))(*descriptors), len(descriptors), function)
+def wait_for(loop: int) -> None:
+    """Have wait() wait from now on; loop: a descriptor that is readable when the server's loop has something to do."""
+    _lib.relay_tap_wait_for(session_fd(), loop)
 
 
-def _event_polls() -> Iterator[int]:
-    """Yield the descriptors of epoll(7) of this process, which are readable when trio has an event."""
-    for name in os.listdir("/proc/self/fd"):
-        with suppress(OSError):
-            if os.readlink(f"/proc/self/fd/{name}") == "anon_inode:[eventpoll]":
-                yield int(name)
+def wait(seconds: float) -> bool:
+    """Answer requests for so long, or until the loop has something to do; False: the loop has to wait by itself."""
+    return bool(_lib.relay_tap_wait(math.ceil(1000 * min(max(0.0, seconds), _LONGEST_S))))
 
 
-def answer_lookups(answer: Callable[[int, bytes, int], Entry | int]) -> None:
+def answer_lookups(answer: Callable[[int, bytes, int], Entry | int], has_tasks: Callable[[], bool]) -> None:
     """Have the tap answer lookups by itself.
 
     answer: returns the answer to the lookup of a name in the directory with a number, by a thread; HANDLER: the handler
         of the request is to answer it; LEARNT: the tap knows the file now
+    has_tasks: whether a task of the server's loop is runnable, which `answer` may have made so
     """
 
     def lookup(parent: int, name: bytes, pid: int) -> int:
         entry = answer(parent, name, pid)
+        if has_tasks():
+            _lib.relay_tap_turn()
         if isinstance(entry, int):
             return entry
         modified_s, modified_ns = divmod(entry.mtime_ns, _S_NS)

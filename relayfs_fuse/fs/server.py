@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING
 import trio
 
 # Before pyfuse3: tap.py says why.
-from relayfs_fuse.fs import at_once, tap  # isort: skip
+from relayfs_fuse.fs import tap  # isort: skip
 import pyfuse3
 
 from relayfs_fuse import native
 from relayfs_fuse.errors import CommandError, StoreError
 from relayfs_fuse.fs import mounts
 from relayfs_fuse.fs.backings import Backings
+from relayfs_fuse.fs.clock import Clock
 from relayfs_fuse.fs.commands.channel import LOG_CHANNEL, Commands
 from relayfs_fuse.fs.control_text import ControlText
 from relayfs_fuse.fs.counter_files import CounterDirectory
@@ -155,7 +156,7 @@ class Server:
         # What was imported lives as long as the process: no collection walks it, the one at the end included.
         gc.freeze()
         try:
-            trio.run(self._main)
+            trio.run(self._main, clock=Clock())
         except Exception as error:
             if self._handover.has_answered and tap.can_hand_over():
                 raise _cause(error) from error
@@ -178,7 +179,6 @@ class Server:
             self._store.close()
 
     async def _main(self) -> None:
-        at_once.turn_for_tasks(lambda: trio.lowlevel.current_statistics().tasks_runnable > 0)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._end_on_signals, nursery.cancel_scope)
             nursery.start_soon(self._end_when_replaced, nursery.cancel_scope)
@@ -303,7 +303,7 @@ class Server:
         assert self._handover.supervisor is not None
         await trio.lowlevel.wait_readable(self._handover.supervisor)
         self._is_replaced = True
-        pyfuse3.terminate()  # it takes no further requests
+        pyfuse3.terminate()  # handlers get no further requests
         busy = trio.to_thread.current_default_thread_limiter()
         idle = 0
         while idle < IDLE_LOOKS:

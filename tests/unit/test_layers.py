@@ -123,6 +123,7 @@ USERS = {
     "pyfuse3": {"fs.requests.files", "fs.requests.names", "fs.server"},
     "trio": {
         "cli.live",
+        "fs.clock",
         "fs.requests",
         "fs.server",
         "fs.supervise",

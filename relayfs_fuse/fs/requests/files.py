@@ -94,7 +94,9 @@ class Operations(NameOperations):
             self.loaded,
         )  # fmt: skip
         self._files = OpenFiles(notes, store, tree, self._budget)
-        at_once.answer_lookups(Lookups(store, tree).answer)
+        at_once.answer_lookups(
+            Lookups(store, tree).answer, lambda: trio.lowlevel.current_statistics().tasks_runnable > 0
+        )
 
     # ---------------------------------------------------------------- attributes
 

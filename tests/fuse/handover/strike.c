@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Loaded before libc and librelayfs: a process whose file $STRIKE begins with a line "before writev" or "after writev" takes
  * that line from it, and dies there; so for the other functions below, which the tap calls when it answers a READ or a FUSE_POLL,
- * and when it notifies the kernel of what a polled file is ready for. */
+ * when it keeps another message, and when it notifies the kernel of what a polled file is ready for. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/eventfd.h>
 #include <sys/uio.h>
 #include <time.h>
 #include <unistd.h>
@@ -62,6 +63,16 @@ int epoll_pwait(int fd, struct epoll_event *events, int n, int timeout, const si
 	strike("before epoll_pwait");
 	int result = really(fd, events, n, timeout, mask);
 	strike("after epoll_pwait");
+	return result;
+}
+
+int eventfd_write(int fd, eventfd_t value)
+{
+	int (*really)(int, eventfd_t);
+	*(void **)&really = dlsym(RTLD_NEXT, "eventfd_write");
+	strike("before eventfd_write");
+	int result = really(fd, value);
+	strike("after eventfd_write");
 	return result;
 }
 

@@ -157,7 +157,7 @@ def both(*names: str) -> list[str]:
     return [f"{when} {name}" for name in ("writev", *names) for when in ("before", "after")]
 
 
-@pytest.mark.parametrize("step", both("note", "close", "add"))
+@pytest.mark.parametrize("step", both("note", "close", "add", "eventfd_write"))
 @pytest.mark.parametrize("wait", ["wait", "nowait"])
 def test_bytes_are_read_once(struck: Struck, at: Callable[[str], None], step: str, wait: str) -> None:
     path = struck.mount.create("log", f"buffers=single read={wait} subbuf_size=64K n_subbufs=4")
