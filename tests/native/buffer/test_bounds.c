@@ -22,7 +22,7 @@ enum {
 	SUBBUF = 4 << 20,
 	HOLE = 16,
 	N_HOLES = SUBBUF / HOLE - 1, /* the last 16 bytes are a record */
-	MANY = 150000,               /* more than one call passes */
+	MANY = 60000,                /* more than one call passes */
 	ROUNDS = 30,
 	SCRIBBLES = 1, /* each may wait a second for claims that seem to be of the living: reset does */
 	MOST_CALLS = 200
