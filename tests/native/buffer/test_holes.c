@@ -10,7 +10,7 @@ enum {
 	MANY = 150000, /* more than one call passes */
 	MOST_CALLS = 200,
 	HONEST = 40000,
-	SMALL = 1 << 20,
+	SMALL = 640 << 10,
 	N_HOLES = SMALL / HOLE - 1, /* the last 16 bytes are a record */
 	N_BUFS = 400,               /* of one file: what one call collects for each takes more than all lists may */
 	N_READ = 5,
