@@ -98,10 +98,11 @@ struct rchan_buf {
 	uint32_t start_reserve, channel_start_reserve;
 	/* for tracepoints: a writer tries for some microseconds to get a lock or a claim; then the record is lost */
 	bool never_waits;
-	bool moving;    /* its memory is being replaced: a writer that finds RELAY_RESETTING waits until it is clear */
 	bool may_block; /* threads may wait up to a second for a lock; the file server may not, and tries again later */
 	bool is_timed;  /* records have heads: struct relay_timed_head */
-	uint32_t wait_lost;               /* wait_lost of base/robust_lock.h, for all locks of this buffer */
+	uint32_t wait_lost; /* wait_lost of base/robust_lock.h, for all locks of this buffer */
+	/* odd while its memory is being replaced: a writer that finds RELAY_RESETTING waits until it is even */
+	uint32_t moves;
 	struct rchan *chan;               /* the channel; NULL: the buffer was opened alone */
 	const struct rchan_callbacks *cb; /* NULL: none */
 	bool begins; /* a sub-buffer begins by a call of `begin`, with the switch lock; if false, by the switch */

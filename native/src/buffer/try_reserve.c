@@ -54,11 +54,25 @@ int relay_refuse_too_large(struct rchan_buf *buf, size_t length)
 	return refuse_in_buf(buf, &buf->control->lost_too_large, counted, -EMSGSIZE);
 }
 
+/* How often channel/move.c has begun and ended to replace the buffer's memory. */
+static uint32_t moves_of(const struct rchan_buf *buf)
+{
+	/* Pairs with the releases in channel/move.c, which makes the number odd before it sets RELAY_RESETTING, and even
+	 * after it has cleared that flag. */
+	return __atomic_load_n(&buf->moves, __ATOMIC_ACQUIRE);
+}
+
 int relay_writers_lock(struct rchan_buf *buf, sigset_t *before)
 {
+	uint32_t moves;
+	int result;
 	if (buf->scheme != RELAY_LOCKING)
 		return 0;
-	int result = relay_lock_take(&buf->control->write_lock, relay_blocking(buf), &buf->wait_lost, before);
+	/* A writer that waits until the memory is replaced has the lock, and others wait for it as long. */
+	do {
+		moves = moves_of(buf);
+		result = relay_lock_take(&buf->control->write_lock, relay_blocking(buf), &buf->wait_lost, before);
+	} while (result == -EBUSY && relay_blocking(buf) == RELAY_MAY_BLOCK && (moves % 2 || moves_of(buf) != moves));
 	/* 1, the lock was a dead thread's, needs no action: the dead thread's claim says what has to be completed. */
 	return result < 0 ? result : 0;
 }
@@ -72,12 +86,13 @@ void relay_writers_unlock(struct rchan_buf *buf, const sigset_t *before)
 /* Wait while the buffer's memory is being replaced; refuse the record if the buffer is stopped. */
 static __attribute__((noinline)) int wait_or_refuse(struct rchan_buf *buf, uint64_t length)
 {
-	uint32_t flags = __atomic_load_n(&buf->control->flags, __ATOMIC_ACQUIRE);
-	/* Pairs with the release in channel/move.c, which sets `moving` before RELAY_RESETTING and
-	 * clears it after that flag. */
-	while (__builtin_expect(flags & RELAY_STOPPED && __atomic_load_n(&buf->moving, __ATOMIC_ACQUIRE), 0)) {
-		clock_nanosleep(CLOCK_MONOTONIC, 0, &(struct timespec){.tv_nsec = MOVING_PAUSE_NS}, NULL);
+	uint32_t flags, moves;
+	for (;;) {
+		moves = moves_of(buf);
 		flags = __atomic_load_n(&buf->control->flags, __ATOMIC_ACQUIRE);
+		if (!(flags & RELAY_STOPPED) || (moves % 2 == 0 && moves_of(buf) == moves))
+			break;
+		clock_nanosleep(CLOCK_MONOTONIC, 0, &(struct timespec){.tv_nsec = MOVING_PAUSE_NS}, NULL);
 	}
 	if (flags & RELAY_CLOSED)
 		return -EPIPE;

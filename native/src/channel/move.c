@@ -53,9 +53,8 @@ static void unlock_buffer(struct rchan_buf *buf)
 {
 	relay_buf_stop(buf, RELAY_RESETTING, 0);
 	relay_reader_unlock(buf);
-	/* Pairs with the acquire in wait_or_refuse() in buffer/try_reserve.c: a writer that sees `moving` unset also
-	 * sees the flag unset. */
-	__atomic_store_n(&buf->moving, false, __ATOMIC_RELEASE);
+	/* Pairs with the acquire in moves_of() in buffer/try_reserve.c: a writer that sees `moves` even also sees the flag unset. */
+	__atomic_add_fetch(&buf->moves, 1, __ATOMIC_RELEASE);
 }
 
 static int wait_for_writers(struct rchan_buf *buf)
@@ -78,9 +77,8 @@ static int hold(struct rchan_buf *buf)
 	int err = relay_reader_lock(buf);
 	if (err)
 		return err;
-	/* Pairs with the acquire in wait_or_refuse() in buffer/try_reserve.c: a writer that sees the flag also sees
-	 * `moving`. */
-	__atomic_store_n(&buf->moving, true, __ATOMIC_RELEASE);
+	/* Pairs with the acquire in moves_of() in buffer/try_reserve.c: a writer that sees the flag also sees `moves` odd. */
+	__atomic_add_fetch(&buf->moves, 1, __ATOMIC_RELEASE);
 	err = relay_buf_stop(buf, RELAY_RESETTING, 1);
 	if (!err)
 		err = wait_for_writers(buf);

@@ -20,6 +20,22 @@ from relayfs_fuse import Channel
 
 pytestmark = pytest.mark.one_mount
 
+# relayfs which copies no memory while the file $SLOW exists.
+SLOW = f"""#!{sys.executable}
+import os, sys, time
+from relayfs_fuse.cli import mount
+from relayfs_fuse.fs.store import Store
+really = Store.copy
+def copy(*args, **options):
+    while os.path.exists(os.environ["SLOW"]):
+        time.sleep(0.01)
+    return really(*args, **options)
+Store.copy = copy
+sys.exit(mount.main())
+"""
+# For longer than this a writer does not wait for the lock of another one that lives.
+LOCK_S = 3
+
 # --- without files, and files later ---
 
 
@@ -100,6 +116,35 @@ def test_moving_another_users_memory_amid_writing_threads_loses_nothing(
         assert maker.answer() == "0"
         assert not [line for line in maker.told if line.startswith("lost")]
         assert mount.shown("cpu", "lost") == "0"
+        maker.ask("close")
+    written = (b"%d %08d" % (who, i) for who in range(n_threads) for i in range(n_records))
+    assert sorted(got.splitlines()) == sorted(written)
+
+
+@pytest.mark.parametrize("scheme", ["rseq", "lockless", "locking"])
+def test_moving_another_users_memory_may_take_long(
+    make_mount: Callable[..., Mount], unprivileged: User, scheme: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mount = make_mount("control_mode=0666", start=False, is_forked=False)
+    mount.program = tmp_path / "relayfs"
+    mount.program.write_text(SLOW)
+    mount.program.chmod(0o755)
+    slow = tmp_path / "slow"
+    slow.touch()
+    monkeypatch.setenv("SLOW", str(slow))
+    mount.start()
+    n_threads, n_records = 4, 40_000
+    with making(environment_of(mount), user=unprivileged.uid) as maker:
+        maker.ask(f"options scheme={scheme}")
+        maker.ask("open - - 65536 64")
+        maker.ask(f"threads {n_threads} {n_records}")
+        maker.start("late cpu -")
+        time.sleep(LOCK_S)
+        slow.unlink()
+        assert maker.answer() == "0"
+        maker.ask("join")
+        assert not [line for line in maker.told if line.startswith("lost")]
+        got = contents(mount.path / "cpu")
         maker.ask("close")
     written = (b"%d %08d" % (who, i) for who in range(n_threads) for i in range(n_records))
     assert sorted(got.splitlines()) == sorted(written)
