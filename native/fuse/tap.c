@@ -13,8 +13,8 @@
  *                            | READDIRPLUS: names without attributes (replies.c)
  *
  * This library is loaded before pyfuse3 and defines fuse_session_mount(), which calls libfuse's function and then
- * fuse_session_custom_io(), and fuse_session_fd(), whose descriptor pyfuse3 waits for (at_once.h). libfuse does not use splice(2) with custom I/O that has no splice functions, so each
- * message passes these two functions.
+ * fuse_session_custom_io(). libfuse does not use splice(2) with custom I/O that has no splice functions, so each
+ * message passes these two functions. The library also defines fuse_session_fd(), whose descriptor pyfuse3 waits for (at_once.h).
  *
  * A handler changes its reply by a call of relay_tap_*() and then returns without awaiting anything; pyfuse3 writes the
  * reply next. So there is never more than one changed reply.

@@ -38,9 +38,9 @@ _EVENTS = ".events"
 _BUFFERS = "cpu"
 # Of a trace's directory.
 _HIDDEN = {
-    *(".recorder", ".given-up", ".given-up-taken"),
+    ".recorder", ".given-up", ".given-up-taken",
     *(name for file in (TRIGGERS, JOURNAL, STATE) for name in (file, f"{file}.new")),
-}
+}  # fmt: skip
 # Of a process's directory, besides those that are checked.
 _BESIDE = {STATE_FILE, OBJECTS_FILE, ".processes", ".decided"}
 # Larger packets, unless the trace's own are as large, are not copied to be checked.

@@ -119,7 +119,7 @@ def _configure(build: Path, prefix: Prefix) -> None:
         options += ["-DCMAKE_BUILD_TYPE=Debug", "-DCMAKE_C_FLAGS_DEBUG=-g1"]
     if prefix.sanitize == MEMORY:
         # clang compiles it in two thirds of gcc's time, and notes each branch, for libFuzzer. It warns of attributes
-        # that only gcc knows. Optimized a bit: many tests run three to ten times as long with it otherwise.
+        # that only gcc knows. Optimized a bit: many tests run two to ten times as long with it otherwise.
         options += ["-DCMAKE_C_COMPILER=clang", f"-DRELAYFS_SANITIZE=fuzzer-no-link,{MEMORY}", "-DRELAYFS_WERROR=OFF"]
         options += ["-DCMAKE_BUILD_TYPE=RelWithDebInfo"]
     if prefix.sanitize == THREADS:

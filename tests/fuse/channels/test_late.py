@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -33,8 +34,35 @@ def copy(*args, **options):
 Store.copy = copy
 sys.exit(mount.main())
 """
-# For longer than this a writer does not wait for the lock of another one that lives.
-LOCK_S = 3
+N_THREADS = 4
+# More often than this a writer does not look whether another one, which lives, has released the lock.
+LOOKS_MAX = 12_000
+
+
+def start_threads(maker: Maker, scheme: str, n_records: int) -> None:
+    """Have N_THREADS threads write so many records each."""
+    maker.ask(f"options scheme={scheme}")
+    maker.ask("open - - 65536 64")
+    maker.ask(f"threads {N_THREADS} {n_records}")
+
+
+def check_records(maker: Maker, got: bytes, n_records: int) -> None:
+    """Check that each record of these threads was written, and read once."""
+    assert not [line for line in maker.told if line.startswith("lost")]
+    written = (b"%d %08d" % (who, i) for who in range(N_THREADS) for i in range(n_records))
+    assert sorted(got.splitlines()) == sorted(written)
+
+
+def n_looks(maker: Maker) -> list[int]:
+    """How often each thread but the first has slept: those that wait look again after each sleep."""
+    found = []
+    for task in Path(f"/proc/{maker.process.pid}/task").iterdir():
+        with suppress(FileNotFoundError, ProcessLookupError):  # it has ended
+            if int(task.name) != maker.process.pid:
+                status = (task / "status").read_text()
+                found.append(int(status.partition("\nvoluntary_ctxt_switches:")[2].split()[0]))
+    return found
+
 
 # --- without files, and files later ---
 
@@ -71,13 +99,11 @@ def test_late_files_hold_everything_that_was_written_before(mount: Mount, maker:
 @pytest.mark.parametrize("scheme", ["rseq", "lockless", "locking"])
 @pytest.mark.parametrize("sanitize", builds(PLAIN, MEMORY, THREADS))
 def test_late_setup_amid_writing_threads_loses_nothing(mount: Mount, scheme: str, sanitize: str) -> None:
-    n_threads, n_records = 4, 20_000
+    n_records = 20_000
     command = run_command(compile_c([SOURCE], sanitize=sanitize), sanitize=sanitize)
     with making({**run_environment(sanitize), **environment_of(mount)}, command=command) as maker:
-        maker.ask(f"options scheme={scheme}")
         maker.ask("watch")
-        maker.ask("open - - 65536 64")
-        maker.ask(f"threads {n_threads} {n_records}")
+        start_threads(maker, scheme, n_records)
         maker.ask("late cpu -")
         got = b""
         done = threading.Event()
@@ -87,12 +113,10 @@ def test_late_setup_amid_writing_threads_loses_nothing(mount: Mount, scheme: str
             got += contents(mount.path / "cpu")
         waiter.join()
         got += contents(mount.path / "cpu")
-        assert not [line for line in maker.told if line.startswith("lost")]
+        check_records(maker, got, n_records)
         maker.ask("close")
         maker.end()
         assert maker.process.returncode == 0
-    written = (b"%d %08d" % (who, i) for who in range(n_threads) for i in range(n_records))
-    assert sorted(got.splitlines()) == sorted(written)
 
 
 @pytest.mark.parametrize("scheme", ["rseq", "lockless", "locking"])
@@ -100,25 +124,21 @@ def test_moving_another_users_memory_amid_writing_threads_loses_nothing(
     make_mount: Callable[..., Mount], unprivileged: User, scheme: str
 ) -> None:
     mount = make_mount("control_mode=0666")
-    n_threads, n_records = 4, 20_000
+    n_records = 20_000
     with making(environment_of(mount), user=unprivileged.uid) as maker:
-        maker.ask(f"options scheme={scheme}")
-        maker.ask("open - - 65536 64")
-        maker.ask(f"threads {n_threads} {n_records}")
+        start_threads(maker, scheme, n_records)
         maker.ask("late cpu -")
         got = b""
         maker.start("join")
         mapped = Path(f"/proc/{maker.process.pid}/maps").read_text()
         assert all(f"{mount.path}/.channels/cpu/mem{cpu}" in mapped for cpu in range(N_CPUS))
         deadline = time.monotonic() + DEADLINE_S
-        while got.count(b"\n") < n_threads * n_records and time.monotonic() < deadline:
+        while got.count(b"\n") < N_THREADS * n_records and time.monotonic() < deadline:
             got += contents(mount.path / "cpu")
         assert maker.answer() == "0"
-        assert not [line for line in maker.told if line.startswith("lost")]
+        check_records(maker, got, n_records)
         assert mount.shown("cpu", "lost") == "0"
         maker.ask("close")
-    written = (b"%d %08d" % (who, i) for who in range(n_threads) for i in range(n_records))
-    assert sorted(got.splitlines()) == sorted(written)
 
 
 @pytest.mark.parametrize("scheme", ["rseq", "lockless", "locking"])
@@ -133,21 +153,16 @@ def test_moving_another_users_memory_may_take_long(
     slow.touch()
     monkeypatch.setenv("SLOW", str(slow))
     mount.start()
-    n_threads, n_records = 4, 40_000
+    n_records = 40_000
     with making(environment_of(mount), user=unprivileged.uid) as maker:
-        maker.ask(f"options scheme={scheme}")
-        maker.ask("open - - 65536 64")
-        maker.ask(f"threads {n_threads} {n_records}")
+        start_threads(maker, scheme, n_records)
         maker.start("late cpu -")
-        time.sleep(LOCK_S)
+        wait_until(lambda: all(n > LOOKS_MAX for n in n_looks(maker)), "nobody would wait for another writer any more")
         slow.unlink()
         assert maker.answer() == "0"
-        maker.ask("join")
-        assert not [line for line in maker.told if line.startswith("lost")]
-        got = contents(mount.path / "cpu")
+        assert maker("join") == "0"
+        check_records(maker, contents(mount.path / "cpu"), n_records)
         maker.ask("close")
-    written = (b"%d %08d" % (who, i) for who in range(n_threads) for i in range(n_records))
-    assert sorted(got.splitlines()) == sorted(written)
 
 
 def test_another_users_memory_is_not_moved_under_an_open_reservation(
