@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import time
 from contextlib import suppress
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from relayfs_fuse.native.trace import read_clocks
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from relayfs_fuse.record.outputs import Output
 
 _INTERVAL_S = 60.0
+# The shortest of so many readings is noted, because the process may have to wait for a CPU in the middle of one.
+_READINGS = 8
 _NS_IN_US = 1000
 _STA_UNSYNC = 0x40
 _libc = ctypes.CDLL(None)
@@ -40,15 +43,22 @@ def read_pair(clock: int) -> Pair:
 
     clock: the trace's, as for read_clocks()
     """
-    before = time.monotonic_ns()
-    clocks = read_clocks(clock)
-    width = time.monotonic_ns() - before
+    pair = min((_read_once(clock) for _ in range(_READINGS)), key=attrgetter("width"))
     state = _Timex()
     # It fails where a filter of system calls takes it for one that sets the clock.
     if _libc.adjtimex(ctypes.byref(state)) < 0:
-        return Pair(clocks.real_ns, clocks.mono_ns, clocks.ticks, width)
-    errors = _NS_IN_US * state.maxerror, _NS_IN_US * state.esterror
-    return Pair(clocks.real_ns, clocks.mono_ns, clocks.ticks, width, *errors, not state.status & _STA_UNSYNC)
+        return pair
+    return pair._replace(
+        max_error=_NS_IN_US * state.maxerror,
+        est_error=_NS_IN_US * state.esterror,
+        is_synchronised=not state.status & _STA_UNSYNC,
+    )
+
+
+def _read_once(clock: int) -> Pair:
+    before = time.monotonic_ns()
+    clocks = read_clocks(clock)
+    return Pair(clocks.real_ns, clocks.mono_ns, clocks.ticks, time.monotonic_ns() - before)
 
 
 class ClockWatch:

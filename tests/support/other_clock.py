@@ -10,7 +10,7 @@ from pathlib import Path
 
 from build import PLAIN, PROGRAMS, compile_c
 
-_FILE = struct.Struct("=4q")
+_FILE = struct.Struct("=5q")
 _STA_UNSYNC = 0x40
 
 
@@ -29,8 +29,10 @@ class OtherClock:
         self.environment = {"LD_PRELOAD": str(library), "OTHER_CLOCK": str(self._path)}
         self.set(ahead_ns, max_error_us, est_error_us)
 
-    def set(self, ahead_ns: int, max_error_us: int | None = 5000, est_error_us: int = 100) -> None:
-        """Set it, while programs run."""
+    def set(
+        self, ahead_ns: int, max_error_us: int | None = 5000, est_error_us: int = 100, *, stall_ns: int = 0
+    ) -> None:
+        """Set it, while programs run; stall_ns: now and then it takes as long to read it."""
         errors = (16_000_000, 16_000_000, _STA_UNSYNC) if max_error_us is None else (max_error_us, est_error_us, 0)
         with self._path.open("r+b") as file:
-            file.write(_FILE.pack(ahead_ns, *errors))
+            file.write(_FILE.pack(ahead_ns, *errors, stall_ns))

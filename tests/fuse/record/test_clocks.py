@@ -2,6 +2,7 @@
 
 import os
 import subprocess
+import sys
 from itertools import pairwise
 from pathlib import Path
 
@@ -15,7 +16,8 @@ from relayfs_fuse.native.trace import read_clocks
 from relayfs_fuse.tracefiles.clock_pairs import Pair, unpack
 
 HOUR_NS = 3600 * 10**9
-TSC = CLOCKS["tsc"].number
+MONO, TSC = CLOCKS["mono"].number, CLOCKS["tsc"].number
+STALL_NS = 50 * 10**6
 
 
 def pairs_in(out: Path) -> list[Pair]:
@@ -86,3 +88,16 @@ def test_an_archive_has_them_too(store, run, tmp_path):
         subprocess.run(command, stdout=file, check=True)
     subprocess.run(["tar", "xf", tmp_path / "t.tar", "-C", tmp_path], check=True)
     assert len(pairs_in(tmp_path)) == 2
+
+
+def test_a_reading_in_whose_middle_the_recorder_had_to_wait_is_not_noted(tmp_path):
+    """How far a clock may be off contains how long it took to read it."""
+    clock = OtherClock(tmp_path)
+    clock.set(0, stall_ns=STALL_NS)
+    program = (
+        f"from relayfs_fuse.record.clock_watch import read_pair\nprint(*(read_pair({MONO}).width for _ in range(8)))"
+    )
+    run = [sys.executable, "-c", program]
+    widths = subprocess.check_output(run, env={**os.environ, **clock.environment}, text=True).split()
+    assert len(widths) == 8
+    assert max(map(int, widths)) < STALL_NS
