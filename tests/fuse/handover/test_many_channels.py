@@ -39,10 +39,11 @@ class Asking(threading.Thread):
     def waits(self) -> bool:
         """Whether the kernel has the request, which nobody has answered.
 
-        It may keep one back until that of another thread is answered, which changes the same directory.
+        It may keep one back until that of another thread is answered, which changes the same directory or looks up
+        another name in it.
         """
         where = Path(f"/proc/self/task/{self.native_id}/wchan").read_text()
-        return "request_wait" in where or "rwsem_down" in where
+        return any(wait in where for wait in ("request_wait", "rwsem_down", "fuse_lock_inode"))
 
 
 def ask_next(mount: Mount, asked: dict[str, Callable[[], Any]]) -> dict[str, Any]:
