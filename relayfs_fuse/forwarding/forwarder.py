@@ -103,8 +103,9 @@ class Forwarder:
         self._is_last = self._is_overtaken = False
         # Of what is removed.
         self._lost = self._lost_before = 0
-        # When the last pass has ended; None: none has.
-        self._passed_s: float | None = None
+        # When the last pass has ended, or the first one has begun.
+        self._passed_s = 0.0
+        self._is_first_pass = True
         self._files: dict[str, File] = {}
         self._slots = asyncio.Semaphore(_SIDE_BY_SIDE)
         self._next_s = 0.0
@@ -126,6 +127,7 @@ class Forwarder:
 
     async def run(self) -> None:
         """Send all there is, until the recording is over. RelayError: it is refused."""
+        self._passed_s = time.monotonic()
         looking = asyncio.ensure_future(self._look_now_and_then())
         try:
             await self._link.server.check_stream()
@@ -134,7 +136,7 @@ class Forwarder:
                 before = self._link.messages
                 self._is_last = self._is_over()
                 await self._pass()
-                self._passed_s = time.monotonic()
+                self._passed_s, self._is_first_pass = time.monotonic(), False
                 self._tick()
                 if self._is_last and not self._is_overtaken:
                     return
@@ -148,7 +150,7 @@ class Forwarder:
         while True:
             await asyncio.sleep(_LOOK_S)
             began_s = time.monotonic()
-            if self._passed_s is not None and began_s - self._passed_s > _LOOK_S:
+            if began_s - self._passed_s > _LOOK_S:
                 self._look()
             self._tick()
             await asyncio.sleep(_LOOK_SHARE * (time.monotonic() - began_s))
@@ -158,6 +160,8 @@ class Forwarder:
         for _, paths in self._link.recording.groups():
             for path in paths:
                 file = self._files.setdefault(path, File(self._link, self._link.place(path)))
+                if self._is_first_pass and file.sequence is None:
+                    continue  # an earlier forwarder may have sent it
                 # The next pass says what is wrong with it.
                 with suppress(FileNotFoundError, RelayError):
                     if file.is_complete or (file.seen and file.seen == self._link.recording.changed(path)):

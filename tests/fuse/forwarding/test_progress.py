@@ -73,6 +73,19 @@ def test_stat_and_fleet_tell_how_far_it_is_also_while_the_server_takes_nothing(m
     assert f"any:{lost}" in done.stdout
 
 
+def test_what_comes_is_seen_while_the_very_first_message_waits(mount: Mount, nats, tmp_path):
+    channel = mount.create("app/first", "buffers=single subbuf_size=4K n_subbufs=16")
+    options = [channel, "--to", nats.url, "--spool", tmp_path / "spool", "--host", HOST]
+    nats.make_stream("--max-bytes", "1K")
+    taken = write(channel, 300)
+    with running("forward", *options):
+        wait_until(lambda: size_of(str(tmp_path)) >= 6 * 4096, "records in the spool")
+    with running("forward", *options):
+        wait_until(lambda: shown(mount, nats, "app-first").get("unread_bytes", 0) >= 100 * taken, "all is behind")
+        write(channel, 300)
+        wait_until(lambda: shown(mount, nats, "app-first")["unread_bytes"] > 100 * taken + 4096, "more behind")
+
+
 def test_fleet_shows_since_when_a_host_is_behind(mount: Mount, nats, tmp_path):
     channel = mount.create("app/since", "type=ring buffers=single framing=line size=1M")
     write(channel, 6000)
