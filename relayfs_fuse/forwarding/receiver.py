@@ -104,9 +104,8 @@ class Receiver:
 
     async def run(self, *, follows: bool = True) -> None:
         """Receive until this is cancelled; without `follows`, until all is received that the stream has now."""
-        await self._server.check_stream()
-        last = None if follows else await self._server.last(ALL)
-        until = last.sequence if last else 0
+        # Not the sequence of the last message: after it others may have been deleted, and nats-server then finds none.
+        until = (await self._server.check_stream()).state.last_seq
         while follows or not await self._has_all(until):
             messages = await self._fetch()
             if messages:

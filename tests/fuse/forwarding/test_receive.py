@@ -172,6 +172,15 @@ def test_what_the_server_has_no_more_is_left_out_and_said(nats, store, run, out,
     assert here[last:] == there[last:]
 
 
+def test_once_receives_what_is_left_if_the_last_messages_were_deleted(nats, store, run, out, into):
+    make_recording(store, run, out)
+    forward(out, nats)
+    *rest, one, two = nats.messages()
+    nats.delete(one.seq, two.seq)
+    assert f"relayctl: {len(rest)} messages, " in receive(into, nats)
+    assert "relayctl: 0 messages, 0 B, received" in receive(into, nats)
+
+
 def test_packets_wait_for_metadata_that_comes_late(nats, store, run, out, into):
     """As when a receiver was killed with it: what a packet needs is read from the stream."""
     make_recording(store, run, out)
