@@ -72,8 +72,8 @@ static __attribute__((noinline)) int output_claimed_anyhow(struct relay_ring *ri
 static inline __attribute__((always_inline)) bool output_again(struct relay_ring *ring, const void *data, size_t length,
                                                                uint64_t flags)
 {
-	struct relay_ring_claim *claim;
-	uint64_t pos;
+	struct relay_ring_claim *claim = NULL;
+	uint64_t pos = 0;
 	if (__builtin_expect(!relay_ring_reserve_again(ring, length, &claim, &pos), 0))
 		return false;
 	copy(relay_ring_at(ring, pos) + RELAY_RING_HEADER_BYTES, data, length);
@@ -141,8 +141,8 @@ static inline void *noted(struct relay_ring *ring, const struct relay_ring_claim
 /* The fast path of reserve_here(). Returns NULL as relay_ring_reserve_again(). */
 static inline __attribute__((always_inline)) void *reserve_again(struct relay_ring *ring, size_t length)
 {
-	struct relay_ring_claim *claim;
-	uint64_t pos;
+	struct relay_ring_claim *claim = NULL;
+	uint64_t pos = 0;
 	return relay_ring_reserve_again(ring, length, &claim, &pos) ? noted(ring, claim, pos) : NULL;
 }
 

@@ -98,7 +98,7 @@ RELAY_INLINE bool relay_inline_may_output(const void *data, size_t length, uint6
 RELAY_INLINE int relay_inline_output(struct relay_ring *ring, const void *data, size_t length, uint64_t flags)
 {
 	struct relay_inline_ring *fast = (struct relay_inline_ring *)(void *)ring;
-	uint64_t pos;
+	uint64_t pos = 0;
 	if (__builtin_expect(!fast || !relay_inline_may_output(data, length, flags) ||
 	                         !relay_inline_output_at(fast, data, length, &pos),
 	                     0))
@@ -118,7 +118,7 @@ RELAY_INLINE int relay_inline_rings_output(struct relay_rings *rings, const void
 {
 	struct relay_ring *ring = relay_inline_ring_of_cpu(rings);
 	struct relay_inline_ring *fast = (struct relay_inline_ring *)(void *)ring;
-	uint64_t pos;
+	uint64_t pos = 0;
 	if (__builtin_expect(!fast || !relay_inline_may_output(data, length, flags) ||
 	                         !relay_inline_output_at(fast, data, length, &pos),
 	                     0))
@@ -197,7 +197,7 @@ RELAY_INLINE void relay_inline_ring_note(struct relay_ring *ring, uint64_t numbe
 RELAY_INLINE void *relay_inline_ring_reserve(struct relay_ring *ring, size_t length, uint64_t flags)
 {
 	struct relay_inline_ring *fast = (struct relay_inline_ring *)(void *)ring;
-	uint64_t number, pos;
+	uint64_t number = 0, pos = 0;
 	if (__builtin_expect(!fast || flags & ~(uint64_t)RELAY_RING_WILL_RETRY ||
 	                         !relay_inline_ring_reserve_at(fast, length, &number, &pos),
 	                     0))
