@@ -27,6 +27,7 @@ import ctypes
 import logging
 import os
 import queue
+import signal
 import threading
 from concurrent.futures import Future
 from contextlib import suppress
@@ -178,6 +179,8 @@ class Announcements:
         return failed
 
     def _run(self) -> None:
+        # The descriptor to which Python writes when a signal arrives is not in this thread's table.
+        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         _unshare_descriptors()
         while True:
             self._queue.get()()

@@ -1,5 +1,6 @@
 """A mount that is asked to end does so, whatever becomes of its server, and whatever that waits for."""
 
+import ctypes
 import os
 import re
 import signal
@@ -16,6 +17,7 @@ from versions import upgrade
 
 DIED = "WARNING: the server before, process .* has died"
 STUCK = "process .* is stuck: its loop has not turned for .* s; it is killed"
+LIBC = ctypes.CDLL(None, use_errno=True)
 Start = Callable[..., Mount]
 
 
@@ -60,6 +62,17 @@ def test_a_signal_counts_although_the_server_dies_before_it_gets_it(mount: Mount
     wait_until(lambda: state(server) == "Z", "the server is dead")
     os.kill(supervisor, signal.SIGTERM)
     os.kill(supervisor, signal.SIGCONT)
+    assert ended(mount) == 0
+
+
+def test_a_signal_ends_the_server_whichever_thread_gets_it(mount: Mount) -> None:
+    """The kernel may choose any, as it does when a process that was stopped goes on."""
+    mount.create("made/log", "buffers=single")  # so a thread announces it
+    server = mount.server
+    for thread in map(int, os.listdir(f"/proc/{server}/task")):
+        if thread != server:
+            LIBC.tgkill(server, thread, signal.SIGTERM)
+    assert mount.stop() == 0
     assert ended(mount) == 0
 
 
