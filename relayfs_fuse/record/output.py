@@ -16,8 +16,9 @@ import errno
 import os
 import re
 import shutil
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, closing, suppress
 from functools import partial
+from itertools import count
 from typing import TYPE_CHECKING
 
 from relayfs_fuse.errors import RelayError
@@ -27,17 +28,20 @@ from relayfs_fuse.reading.packet import Packet
 from relayfs_fuse.record.atomic import NEW, write_atomically
 from relayfs_fuse.record.ends import Ends
 from relayfs_fuse.record.full import BLOCK_BYTES, OutputFullError, temporary_errors_mean_full, touched
+from relayfs_fuse.record.left import find_left
 from relayfs_fuse.record.stream import OpenFiles, StreamFile, beginning_after, without_lost
 from relayfs_fuse.record.writing import Writer, bytes_with
 from relayfs_fuse.tracefiles import clock_pairs, ctf, thread_names
-from relayfs_fuse.tracefiles.streams import MARK, METADATA, QUARANTINE, stream_name, stream_of
+from relayfs_fuse.tracefiles.recorded import PartReader
+from relayfs_fuse.tracefiles.streams import COMPRESSED, MARK, METADATA, QUARANTINE, stream_name
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from relayfs_fuse.reading.packet import Head
     from relayfs_fuse.record.compress import Compressor
     from relayfs_fuse.record.full import Limit
+    from relayfs_fuse.record.left import Left
     from relayfs_fuse.record.outputs import ProcessOutput
     from relayfs_fuse.tracefiles.ctf import Origin
 
@@ -229,14 +233,16 @@ class _Process:
 
     def _open(self) -> None:
         """Continue in the directory that an earlier recorder has left, or behind it, if it belongs to this process."""
-        paths = map(self._choose_path, self._output.directories())
-        path = next((path for path in paths if os.path.exists(os.path.join(path, METADATA))), None)
-        if path:
-            with suppress(FileNotFoundError):  # somebody may remove a complete directory meanwhile
-                self._read(path)
-            if os.path.dirname(path) != self._output.current:
-                self.end_files({})
-        if self._output.ends and not self.path:
+        with closing(PartReader()) as reader:
+            found = (find_left(self._paths(parent), self._line, reader) for parent in self._output.directories())
+            left = next(filter(None, found), None)
+            is_latest = left is not None and os.path.dirname(left.path) == self._output.current
+            if left:
+                with suppress(FileNotFoundError):  # somebody may remove a complete directory meanwhile
+                    self._read(left, reader)
+                if left.is_compressed or not is_latest:
+                    self.end_files({})
+        if self._output.ends and not is_latest:
             self._last |= self._output.ends.of(self.key)
 
     @property
@@ -249,22 +255,19 @@ class _Process:
         """The last headers of the streams of events."""
         return [head for cpu, head in self._last.items() if cpu != STATE_CPU]
 
-    def _read(self, path: str) -> None:
-        self.path = self._last_path = path
-        with open(os.path.join(path, METADATA), "rb") as file:
-            self._metadata = file.read()
-            self._uuid = ctf.uuid_of(self._metadata)
+    def _read(self, left: Left, reader: PartReader) -> None:
+        path = self.path = self._last_path = left.path
+        self._metadata, self._uuid = left.metadata, ctf.uuid_of(left.metadata)
         with suppress(FileNotFoundError), open(os.path.join(path, thread_names.FILE), "rb") as file:
             self._threads = file.read()
-        names = os.listdir(path)
-        for name in names:
+        for name in left.names:
             if name.startswith(_LOST):
                 with open(os.path.join(path, name), encoding="ascii") as text:
                     self._lost_before[int(name.removeprefix(_LOST))] = int(text.read())
-            elif name.startswith(".") and name != thread_names.FILE:
+            elif name.startswith(".") and name != thread_names.FILE and not name.endswith(COMPRESSED):
                 os.unlink(os.path.join(path, name))
-        for cpu, number in sorted(filter(None, map(stream_of, names))):
-            last, stream = StreamFile.reopen(os.path.join(path, stream_name(cpu, number)), self._output.files)
+        for cpu, number, name in left.streams():
+            last, stream = StreamFile.reopen(reader.plain(os.path.join(path, name)), self._output.files)
             self._n_files[cpu] = number + 1
             if last:
                 lost = last.events_discarded + self._lost_before.get(cpu, 0)
@@ -273,20 +276,19 @@ class _Process:
                 self._files[cpu] = stream
                 self._declared[cpu] = self._n_declared
 
-    def _choose_path(self, parent: str) -> str:
-        """Choose a name that is free, or belongs to this process: PIDs are reused."""
-        number = 1
-        while True:
-            path = os.path.join(parent, self._name if number == 1 else f"{self._name}-{number}")
-            try:
-                with open(os.path.join(path, METADATA), "rb") as file:
-                    if self._line.encode() in file.read(4096).split(b"\n"):
-                        return path
-            except FileNotFoundError:
-                # A directory without metadata was not begun to its end, or is compressed.
-                if not os.path.isdir(path) or all(name.startswith(".") for name in os.listdir(path)):
-                    return path
-            number += 1
+    def _paths(self, parent: str) -> Iterator[str]:
+        """Yield the paths that directories of the process may have in a directory: PIDs are reused."""
+        yield os.path.join(parent, self._name)
+        for number in count(2):
+            yield os.path.join(parent, f"{self._name}-{number}")
+
+    def _free_path(self, parent: str) -> str:
+        """Return the first path that is free, or has a directory which was not begun to its end."""
+        return next(
+            path
+            for path in self._paths(parent)
+            if not os.path.isdir(path) or all(name.startswith(".") for name in os.listdir(path))
+        )
 
     def last(self, cpu: int) -> Head | None:
         """Return the header of the last packet of a stream."""
@@ -400,10 +402,11 @@ class _Process:
 
         Without metadata it has not begun, and a recorder that goes on finds the counts in those before.
         """
-        lost = {cpu: last.events_discarded for cpu, last in self._last.items() if last.events_discarded}
+        now = {cpu: last.events_discarded for cpu, last in self._last.items() if last.events_discarded}
+        lost = self._lost_before | now
         uuid = ctf.new_uuid()
         with temporary_errors_mean_full(os.path.join(self._output.current, self._name)), ExitStack() as undo:
-            path = self._choose_path(self._output.current)
+            path = self._free_path(self._output.current)
             shutil.rmtree(path, ignore_errors=True)
             os.makedirs(path)
             undo.callback(shutil.rmtree, path, ignore_errors=True)

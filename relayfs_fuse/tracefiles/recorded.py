@@ -27,7 +27,7 @@ from relayfs_fuse.tracefiles.losses import told
 from relayfs_fuse.tracefiles.streams import COMPRESSED, METADATA, stream_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from relayfs_fuse.native.merge import Stretch
     from relayfs_fuse.tracefiles.ctf import Declaration
@@ -306,8 +306,12 @@ def part_places(directory: str, fail: Callable[[OSError], None] = fail_at_once) 
     for path, _, names in walk(directory, fail):
         plain = {plain_name(name) for name in names}
         if METADATA in plain:
-            # While a file is being compressed, both can exist; then the plain one is read.
-            yield path, [name for name in names if name == plain_name(name) or plain_name(name) not in names]
+            yield path, whole_names(names)
+
+
+def whole_names(names: Sequence[str]) -> list[str]:
+    """Return the names of the files to read: while a file is being compressed, both can exist, and the plain one is."""
+    return [name for name in names if name == plain_name(name) or plain_name(name) not in names]
 
 
 def beside_streams(names: Iterable[str]) -> list[str]:

@@ -337,6 +337,27 @@ def test_a_recording_that_was_ended_goes_on(store, run, record, out):
     assert sorted(set(seen.events["app"])) == seen.events["app"]
 
 
+@pytest.mark.parametrize("rotating", [[], ["--rotate-size", "1M"]], ids=["one directory", "rotation"])
+def test_a_recording_that_was_ended_and_compressed_goes_on(store, run, record, out, rotating):
+    """Each loss counts once, and has its cause once."""
+    program = run(store.create("t"), "app")
+    lost = refused = 0
+    for _ in range(3):
+        with record("--compress", *rotating) as process:
+            refused += program.write_patiently(500)
+            lost += program.write(2000)
+            finish(process)
+        assert not list(out.rglob("cpu0"))
+        shown = map(json.loads, relayctl("view", out, "--json").stdout.splitlines())
+        assert sum(line.get("lost", 0) for line in shown) == lost + refused
+    for path in out.rglob("*.zst"):
+        subprocess.run(["zstd", "-q", "-d", "--rm", path], check=True)
+    seen = read(out)
+    assert seen.lost == lost + refused
+    assert len(seen.events["app"]) == 7500 - lost
+    assert sorted(set(seen.events["app"])) == seen.events["app"]
+
+
 def test_a_trace_has_one_recorder_at_a_time(store, run, record, out, tmp_path):
     program = run(store.create("t"), "app")
     with record() as process:
