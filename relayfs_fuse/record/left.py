@@ -6,6 +6,7 @@ import os
 from itertools import takewhile
 from typing import TYPE_CHECKING, NamedTuple
 
+from relayfs_fuse.errors import RelayError
 from relayfs_fuse.tracefiles.recorded import plain_name, whole_names
 from relayfs_fuse.tracefiles.streams import METADATA, stream_of
 
@@ -48,8 +49,11 @@ def find_left(paths: Iterable[str], line: str, reader: PartReader) -> Left | Non
         metadata = next((name for name in names if plain_name(name) == METADATA), None)
         # A directory without metadata was not begun to its end.
         if metadata:
-            with open(reader.plain(os.path.join(path, metadata)), "rb") as file:
-                text = file.read()
+            try:
+                with open(reader.plain(os.path.join(path, metadata)), "rb") as file:
+                    text = file.read()
+            except RelayError:
+                continue  # it is spoiled, and no viewer reads the directory either
             if line.encode() in text[:_BEGINNING_BYTES].split(b"\n"):
                 found = Left(path, names, text, metadata != METADATA)
     return found

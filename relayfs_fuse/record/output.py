@@ -267,8 +267,11 @@ class _Process:
             elif name.startswith(".") and name != thread_names.FILE and not name.endswith(COMPRESSED):
                 os.unlink(os.path.join(path, name))
         for cpu, number, name in left.streams():
-            last, stream = StreamFile.reopen(reader.plain(os.path.join(path, name)), self._output.files)
             self._n_files[cpu] = number + 1
+            try:
+                last, stream = StreamFile.reopen(reader.plain(os.path.join(path, name)), self._output.files)
+            except RelayError:
+                continue  # it is spoiled: viewers cannot read either what was lost before its end, so that counts again
             if last:
                 lost = last.events_discarded + self._lost_before.get(cpu, 0)
                 self._last[cpu] = last._replace(events_discarded=lost)

@@ -358,6 +358,25 @@ def test_a_recording_that_was_ended_and_compressed_goes_on(store, run, record, o
     assert sorted(set(seen.events["app"])) == seen.events["app"]
 
 
+@pytest.mark.parametrize("spoiled", ["metadata.zst", "cpu*.zst"])
+def test_a_recorder_goes_on_behind_compressed_files_that_are_spoiled(store, run, record, out, spoiled):
+    program = run(store.create("t"), "app")
+    written = []
+    for _ in range(2):
+        with record("--compress") as process:
+            written.append(program.write_patiently(500))
+            finish(process)
+        if len(written) == 1:
+            for path in out.rglob(spoiled):
+                path.write_bytes(path.read_bytes()[:-5])
+    (behind,) = out.glob("app-*-2")
+    for path in behind.glob("*.zst"):
+        subprocess.run(["zstd", "-q", "-d", "--rm", path], check=True)
+    seen = read(behind)
+    assert seen.events["app"] == list(range(500, 1000))
+    assert seen.lost == sum(written)
+
+
 def test_a_trace_has_one_recorder_at_a_time(store, run, record, out, tmp_path):
     program = run(store.create("t"), "app")
     with record() as process:
