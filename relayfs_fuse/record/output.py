@@ -460,8 +460,20 @@ class _Process:
                 stack.callback(file.close)
                 stack.callback(file.end_with, discarded.get(cpu, 0) - self._lost_before.get(cpu, 0))
 
+    def _tell_lost(self, cpu: int, discarded: int) -> None:
+        """Tell what a stream has lost whose file was completed by a rotation, in an empty packet of the next one."""
+        last = self._last.get(cpu)
+        if last and cpu not in self._files and discarded > last.events_discarded:
+            end = last.timestamp_end
+            # It has the number of the last one: the next packet has the number behind that.
+            head = last.empty(timestamp_begin=end, timestamp_end=end, events_discarded=discarded)
+            self.append(cpu, [Packet(head, [])], lambda: True)
+
     def close(self, discarded: dict[int, int]) -> None:
-        """Complete the files."""
+        """Complete the files, and tell what streams have lost since their last packets."""
+        with suppress(OutputFullError):
+            for cpu, lost in discarded.items():
+                self._tell_lost(cpu, lost)
         path = self.path
         self.end_files(discarded)
         self.path = path
